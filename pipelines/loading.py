@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import pickle
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from operator import attrgetter
@@ -25,15 +25,7 @@ from pipelines.engine.model import BINARY, INT, LONG, TEXT, Row
 from pipelines.source.entries import WrittenChange, parse_change
 from pipelines.source.lines import PACKED, Block, TextPlace, describe_place, describe_places, read_lines
 from pipelines.trees.subtrees import HANDED_BACK, subtree_result
-from trinitylake_core.definitions import (
-    NamespaceDef,
-    TableDef,
-    ViewDef,
-    encode,
-    namespace_def,
-    table_def,
-    view_def,
-)
+from trinitylake_core.definitions import encode
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName, refuse_new_name
 from trinitylake_core.locations import definition_path
@@ -79,11 +71,6 @@ REPLACE: Final = "replace"
 EXISTING: Final = (REFUSE, SKIP, REPLACE)
 """What becomes of an object that is there already and is loaded again."""
 _KINDS: Final = {"create_namespace": NAMESPACE, "create_table": TABLE, "create_view": VIEW}
-_MAKERS: Final[Mapping[str, Callable[..., NamespaceDef | TableDef | ViewDef]]] = {
-    NAMESPACE: namespace_def,
-    TABLE: table_def,
-    VIEW: view_def,
-}
 _TOGETHER: Final = 512
 """So many definitions are written in parallel."""
 _JSON: Final = json.JSONDecoder()
@@ -206,18 +193,12 @@ def _parse_object(line: bytes, place: TextPlace, target: Target) -> NewObject:
         home = None
     else:
         home = codec.namespace(names[0])
-    return NewObject(key, home, _encode_definition(change, kind, target), place)
+    return NewObject(key, home, _encode_definition(change, target), place)
 
 
-def _encode_definition(change: WrittenChange, kind: str, target: Target) -> bytes:
+def _encode_definition(change: WrittenChange, target: Target) -> bytes:
     """Return the definition file of a new object. Raises ``InvalidInput``."""
-    # Where tables were cleaned, a definition that names files must be looked at, and the short way looks at nothing.
-    may_name_files = target.cleaned and change.arguments.get("format_properties")
-    if not may_name_files:
-        data = change.plain_table()
-        if data is not None:
-            return data
-    definition = _MAKERS[kind](**change.definition())
+    definition = change.make_definition()
     if target.cleaned:
         named = named_in_area(target.cleaned, definition)
         if named:

@@ -19,8 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 from google.protobuf.json_format import ParseDict, ParseError
 
-from trinitylake_core.definitions import Schema, check_schema, encoded_column, encoded_type
-from trinitylake_core.definitions.arrow_types import column_leaf
+from trinitylake_core.definitions import Schema, check_schema, schema_from_arrow
 from trinitylake_core.definitions.schema import COLUMNS_MAX, ID_METADATA, NESTING_MAX, PROPERTY_METADATA, TYPE_METADATA
 from trinitylake_core.errors import InvalidDefinition, InvalidInput
 
@@ -73,13 +72,9 @@ _SIZED: Final = {"char": 1, "varchar": 1, "fixed": 1, "decimal": 2}
 """The types that take sizes, and how many at the most."""
 _PARTS: Final[Mapping[str, tuple[str, ...]]] = {"list": ("element",), "map": ("key", "value"), "struct": ("fields",)}
 _COLUMN: Final = ("name", "type", "nullable", "id", "properties")
-_PLAIN: Final = frozenset({"name", "type", "nullable"})
 _NO_REFERENCES: Final = 2
 """The version of ``marshal`` that writes equal values alike, also where other objects refer to their parts."""
-_SCHEMA_MAX_BYTES: Final = 8_192
-_SCHEMAS_MAX: Final = 1_024
-_schemas: Final = dict[bytes, bytes]()
-"""Schemas as they are written, and what :func:`plain_schema` made of them: 16 MB at the most."""
+_MOST_BYTES: Final = 8_192
 _TYPE: Final = re.compile(r"\s*([A-Za-z]+[0-9]?)\s*(?:\(\s*([0-9]+)\s*(?:,\s*([0-9]+)\s*)?\))?\s*")
 _NESTED: Final = re.compile(r"\s*(struct|map|list|array)\s*<", re.IGNORECASE)
 
@@ -117,90 +112,30 @@ def _parse_printed_schema(value: Mapping[str, Any]) -> Schema:
 def new_schema_of(value: Any) -> pa.Schema | Schema:
     """Return the schema that a list of columns means for a new object, whose columns are numbered from 1.
 
-    Plain columns, which most are, become what they become by way of Arrow, at a fraction of its cost. Raises as
-    :func:`schema_of`, which takes everything else.
+    One that was seen before costs a look into a table. Raises as :func:`schema_of`, and ``InvalidDefinition``.
     """
-    plain = plain_schema(value)
-    if plain is None:
+    written = as_bytes(value)
+    if written is None:
         return schema_of(value)
-    return Schema.FromString(plain)
+    return _new_schema(written)
 
 
-def plain_schema(value: Any) -> bytes | None:
-    """Return the schema of a list of columns without parts, IDs and properties, checked, as bytes.
+def as_bytes(value: Any) -> bytes | None:
+    """Return a value of JSON as bytes: others for other values, or for values of other types; ``None`` if it is long.
 
-    A schema that was seen before costs a look into a table, one of columns that were seen before a look for each.
-    ``None`` if one is more than that, or wrong.
+    What is made of one that :func:`marshal.loads` gives back can be kept by them.
     """
-    if type(value) is not list or len(value) > COLUMNS_MAX:
-        return None
     try:
-        written = marshal.dumps(value, _NO_REFERENCES)  # other values, or values of other types, are other bytes
-    except ValueError:
-        return _encode_plain_schema(value)
-    if len(written) > _SCHEMA_MAX_BYTES:
-        return _encode_plain_schema(value)
-    found = _schemas.get(written)
-    if found is None:
-        found = _encode_plain_schema(value)
-        if found is not None:
-            _remember_schema(written, found)
-    return found
-
-
-def _remember_schema(written: bytes, schema: bytes) -> None:
-    if len(_schemas) >= _SCHEMAS_MAX:
-        _schemas.clear()  # a load has few schemas; one that has more only loses some time
-    _schemas[written] = schema
-
-
-def _encode_plain_schema(value: list[Any]) -> bytes | None:
-    names: set[str] = set()
-    columns: list[bytes] = []
-    for number, each in enumerate(value, 1):
-        if type(each) is not dict or not _PLAIN.issuperset(each):
-            return None
-        name = each.get("name")
-        kind = each.get("type")
-        nullable = each.get("nullable", True)
-        if type(name) is not str or type(kind) is not str or type(nullable) is not bool:
-            return None
-        column = _encode_plain_column(number, name, kind, nullable)
-        if column is None:
-            return None
-        names.add(name)
-        columns.append(column)
-    if len(names) < len(columns):
-        return None  # a name twice: the long way has the sentence
-    return b"".join(columns)
-
-
-@lru_cache(maxsize=1 << 16)
-def _encode_plain_column(
-    number: int,
-    name: str,
-    kind: str,
-    nullable: bool,  # noqa: FBT001 - as written
-) -> bytes | None:
-    plain = _encode_plain_type(kind, nullable)
-    if plain is None or not name.isprintable():
+        written = marshal.dumps(value, _NO_REFERENCES)
+    except ValueError:  # nested deeply, or not of JSON
         return None
-    try:
-        return encoded_column(number, name, plain)
-    except InvalidDefinition:
-        return None
+    return written if len(written) <= _MOST_BYTES else None
 
 
 @lru_cache(maxsize=1024)
-def _encode_plain_type(text: str, nullable: bool) -> bytes | None:  # noqa: FBT001 - as written
-    kind = _type_name(text)
-    if kind in _PARTS:
-        return None
-    try:
-        arrow, hint = _read_leaf_type(kind, "a column")
-        return encoded_type(*column_leaf(arrow, hint, "a column"), nullable=nullable)
-    except (InvalidInput, InvalidDefinition):
-        return None
+def _new_schema(written: bytes) -> Schema:
+    schema = schema_of(marshal.loads(written))  # noqa: S302 - written by this process
+    return schema if isinstance(schema, Schema) else schema_from_arrow(schema)
 
 
 def _type_name(text: str) -> str:

@@ -9,15 +9,17 @@ create_table:
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
+import marshal
+from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from pipelines.source.columns import describe_unknown, new_schema_of, plain_schema, schema_of
-from trinitylake_core.definitions import encoded_rest, encoded_table
-from trinitylake_core.errors import InvalidInput, TrinityLakeError
+from pipelines.source.columns import as_bytes, describe_unknown, new_schema_of, schema_of
+from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, namespace_def, table_def, view_def
+from trinitylake_core.definitions.objects import new_id
+from trinitylake_core.errors import InvalidInput
 from trinitylake_core.keys import ObjectName
 
 _TEXT: Final = "text"
@@ -72,9 +74,6 @@ _NO_RENAME: Final = (
     "`trinitylake rename` keeps its ID"
 )
 _REQUIRED: Final = ("namespace", "name")
-_APART: Final = frozenset({*_REQUIRED, "schema"})
-_SHARED: Final = frozenset({"primary_keys", "distribution_keys", "sort_keys", "unique_columns"})
-"""Arguments of a table that only make sense with its schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +100,18 @@ class WrittenChange:
         _, _, kind = self.action.rpartition("_")
         return ObjectName(kind, *self.names())
 
-    def plain_table(self) -> bytes | None:
-        """Return the file of a new table of plain columns, checked, with an ID of its own; ``None`` for all else.
+    def make_definition(self) -> NamespaceDef | TableDef | ViewDef:
+        """Return the definition of the new object, with an ID of its own; what many share is read and checked once.
 
-        Columns, and the arguments beside them, are checked and encoded once, however many tables have them.
-        What is wrong is ``None``, too: :meth:`definition`, and what is made of it, raises the error.
+        Raises ``InvalidInput``, ``InvalidDefinition``.
         """
-        if self.action != "create_table" or not _SHARED.isdisjoint(self.arguments):
-            return None
-        schema = plain_schema(self.arguments.get("schema", []))
-        if schema is None:
-            return None
-        rest = {name: value for name, value in self.arguments.items() if name not in _APART}
-        try:
-            text = "{}"
-            if rest:
-                text = json.dumps(rest, sort_keys=True)
-            return encoded_table(schema, _encode_rest(text))
-        except (TrinityLakeError, TypeError, ValueError):
-            return None
+        shared = {name: value for name, value in self.arguments.items() if name not in _REQUIRED}
+        written = as_bytes(shared)
+        if written is None:
+            return _MAKERS[self.action](**self.definition())
+        new = deepcopy(_definition_like(self.action, written))
+        new.id = new_id()
+        return new
 
     def definition(self) -> dict[str, Any]:
         """Return the other arguments as ``Transaction`` takes them. Raises ``InvalidInput`` for an invalid schema."""
@@ -142,9 +134,17 @@ class WrittenChange:
         return found
 
 
+_MAKERS: Final[Mapping[str, Callable[..., NamespaceDef | TableDef | ViewDef]]] = {
+    "create_namespace": namespace_def,
+    "create_table": table_def,
+    "create_view": view_def,
+}
+
+
 @lru_cache(maxsize=1024)
-def _encode_rest(arguments: str) -> bytes:
-    return encoded_rest(**json.loads(arguments))
+def _definition_like(action: str, written: bytes) -> NamespaceDef | TableDef | ViewDef:
+    arguments = marshal.loads(written)  # noqa: S302 - written by this process
+    return _MAKERS[action](**WrittenChange("", action, arguments).definition())
 
 
 def parse_change(where: str, value: Any, actions: Collection[str] = ACTIONS) -> WrittenChange:

@@ -9,10 +9,6 @@ from trinitylake_core.definitions.codec import (
     decode_transaction,
     decode_view,
     encode,
-    encoded_column,
-    encoded_rest,
-    encoded_table,
-    encoded_type,
     has_checksum,
     to_dict,
 )

@@ -25,16 +25,11 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from trinitylake_core import spec
-from trinitylake_core.definitions.checks import CONTROL_CHARACTERS, checked_text
-from trinitylake_core.definitions.objects import new_id, table_def
-from trinitylake_core.definitions.schema import check_schema
+from trinitylake_core.definitions.checks import CONTROL_CHARACTERS
 from trinitylake_core.definitions.trinitylake_pb2 import (
-    Column,
-    DataType,
     LakehouseDef,
     NamespaceDef,
     RawViewDef,
-    Schema,
     SQLRepresentation,
     TableDef,
     TransactionDef,
@@ -71,16 +66,16 @@ def encode(message: Definition) -> bytes:
         view = ViewDef()
         view.CopyFrom(message)
         view.ClearField("substrait_read_rel")
-        return seal_definition(
+        return _seal_definition(
             view.SerializeToString(deterministic=True) + relation.SerializeToString(deterministic=True)
         )
     data = message.SerializeToString(deterministic=True)
     if isinstance(message, TransactionDef):
         return data
-    return seal_definition(data)
+    return _seal_definition(data)
 
 
-def seal_definition(data: bytes) -> bytes:
+def _seal_definition(data: bytes) -> bytes:
     """Return the bytes of a definition with their checksum behind them."""
     return data + _CHECKSUM_HEAD + mmh3.mmh3_x64_128_digest(data)
 
@@ -235,75 +230,3 @@ def _is_sql(payload: bytes) -> bool:
     if not representation.sql:
         return beside != 1
     return bool(beside) or not CONTROL_CHARACTERS.search(representation.sql)
-
-
-# -- in columns: what many tables share is checked and encoded once --------------------------------
-
-
-_ID: Final = b"\x0a\x24"
-"""Field 1, length-delimited: an ID of 36 characters."""
-_ID_BYTES: Final = len(_ID) + 36
-_SCHEMA: Final = b"\x12"
-_NO_SCHEMA: Final = b"\x12\x00"
-_COLUMN: Final = b"\x0a"
-_COLUMN_ID: Final = b"\x08"
-_COLUMN_NAME: Final = b"\x12"
-
-
-def encoded_type(kind: DataType, properties: Mapping[str, str], *, nullable: bool) -> bytes:
-    """Return the encoding of a column without parts, except number and name, for :func:`encoded_column`.
-
-    Raises ``InvalidDefinition``: the format cannot hold such a column.
-    """
-    column = Column(
-        id=1,
-        name="any",
-        type=kind,
-        nullable=nullable,
-        properties=properties,
-    )
-    check_schema(Schema(columns=[column]))
-    column.ClearField("id")
-    column.ClearField("name")
-    return column.SerializeToString(deterministic=True)
-
-
-def encoded_column(number: int, name: str, kind: bytes) -> bytes:
-    """Return a column as it stands in a schema: ``number``, its ID, from 1 up; and what :func:`encoded_type` made.
-
-    A schema is its columns end to end, no two of which have the same name. Raises ``InvalidDefinition``: the format
-    cannot hold such a name.
-    """
-    text = checked_text("the name of a column", name).encode()
-    column = _COLUMN_ID + _encode_varint(number)
-    column += _COLUMN_NAME + _encode_varint(len(text)) + text
-    column += kind
-    return _COLUMN + _encode_varint(len(column)) + column
-
-
-def encoded_rest(**definition: Any) -> bytes:
-    """Return as bytes a table definition without ID and schema; arguments are those of ``table_def``.
-
-    Raises ``InvalidDefinition``: as ``table_def``; keys need the columns, and are refused.
-    """
-    data = encode(table_def(**definition))
-    rest = data[_ID_BYTES:-_CHECKSUM_BYTES]
-    return rest.removeprefix(_NO_SCHEMA)
-
-
-def encoded_table(schema: bytes, rest: bytes) -> bytes:
-    """Return the file of a new table, with an ID of its own."""
-    data = _ID + new_id().encode()
-    data += _SCHEMA + _encode_varint(len(schema)) + schema
-    return seal_definition(data + rest)
-
-
-def _encode_varint(number: int) -> bytes:
-    if number < 1 << 7:
-        return bytes((number,))
-    out = bytearray()
-    while number >= 1 << 7:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
