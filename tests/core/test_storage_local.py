@@ -50,7 +50,6 @@ from trinitylake_core.storage import (
     normalise_root,
     open_storage,
 )
-from trinitylake_core.storage.disk_deleting import MOST_THREADS, DeletionPace
 from trinitylake_core.storage.failures import sanitise
 
 
@@ -935,9 +934,8 @@ def test_many_deletions_at_once_say_what_became_of_each_file(tmp_path: Path) -> 
 
 @pytest.fixture
 def all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delete with as many threads as there may be, from the first file on."""
-    monkeypatch.setattr(disk_deleting, "_FEWEST", 4)
-    monkeypatch.setattr(DeletionPace, "threads", property(lambda _: MOST_THREADS, lambda *_: None), raising=False)
+    """Delete with as many threads as there may be, however few files there are."""
+    monkeypatch.setattr(disk_deleting, "_TOGETHER", 4)
 
 
 def _with_files(tmp_path: Path, number: int) -> tuple[Storage, list[str]]:
@@ -992,29 +990,6 @@ def _descriptors() -> list[int]:
     return [int(each.name) for each in Path("/proc/self/fd").iterdir()]
 
 
-@pytest.mark.parametrize(
-    ("waits", "helpful", "threads"), [(0.0, 8, 1), (0.002, 1, 1), (0.002, 2, 2), (0.002, 8, 8), (0.1, 99, MOST_THREADS)]
-)
-def test_as_many_threads_delete_as_help(waits: float, helpful: int, threads: int) -> None:
-    """Of disks on which a deletion computes 20 µs, and waits, for as many threads at a time as ``helpful``."""
-
-    def delete_on(disk_waits: float, at_once: int, rounds: int) -> Counter[int]:
-        used: Counter[int] = Counter()
-        for _ in range(rounds):
-            files = pace.round_files()
-            used[pace.threads] += 1
-            busy = files * 0.00002
-            pace.note(files, max(busy, files * (0.00002 + disk_waits) / min(pace.threads, at_once)), busy)
-        return used
-
-    pace = DeletionPace()
-    assert 1 == max(delete_on(waits, helpful, 1))
-    delete_on(waits, helpful, 40)
-    assert [(threads, True)] == [(most, rounds > 90) for most, rounds in delete_on(waits, helpful, 100).most_common(1)]
-    delete_on(0.0, 8, 100)  # the disk does not wait any more
-    assert {1} == set(delete_on(0.0, 8, 20))
-
-
 def test_a_deletion_opens_the_root_once_and_the_directory_of_each_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1027,7 +1002,6 @@ def test_a_deletion_opens_the_root_once_and_the_directory_of_each_file(
         return open_directory(root, path)
 
     monkeypatch.setattr(disk_deleting, "open_directory_without_links", count)
-    monkeypatch.setattr(DeletionPace, "round_files", lambda _: 1000)
     assert 600 == len(storage.delete_many(names).deleted)
     assert (600, 1) == (len(opened), len({each.partition(":")[0] for each in opened}))
 

@@ -3,7 +3,7 @@
 Storage options: ``durable`` (default true; false switches every fsync off, for throw-away lakehouses and
 tests), ``sync`` (``auto``, ``files``, ``filesystem``: how a barrier is made), and the common ones of
 ``requests.CommonOptions``. ``max_concurrency`` is 1 here, because threads do not pay on a local disk; raise it on a
-network mount. Only deletions have threads anyway, where the disk lets each of them wait (``disk_deleting``).
+network mount. Only deletions have threads anyway (``disk_deleting``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trinitylake_core.errors import (
 )
 from trinitylake_core.storage import durability
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.disk_deleting import DeletionPace, delete_files
+from trinitylake_core.storage.disk_deleting import THREADS, delete_files
 from trinitylake_core.storage.disk_directories import Directories
 from trinitylake_core.storage.disk_files import (
     DENIED,
@@ -83,7 +83,6 @@ class LocalStorage(BaseStorage):
         self._base = self._directory.rstrip("/") + "/"
         self._unsynced = Unsynced(self._directory, self._sync_mode)
         self._directories = Directories(self._directory, self._directory_added)
-        self._pace = DeletionPace()
         self._lock_proven = False
 
     def _reset_after_fork(self) -> None:
@@ -292,8 +291,8 @@ class LocalStorage(BaseStorage):
         return FileInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
     def _delete(self, batch: Sequence[str]) -> tuple[DeleteResult, list[str]]:
-        pace = None if self.concurrency > 1 else self._pace  # several batches at once are enough
-        return delete_files(self._directory, batch, pace), []
+        threads = 1 if self.concurrency > 1 else THREADS  # several batches at once are enough
+        return delete_files(self._directory, batch, threads)
 
     # Listing.
 
