@@ -538,10 +538,10 @@ def test_a_file_of_principals_that_is_wrong_is_named(tmp_path: Path, text: str) 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{a: {token_sha256: 'HASH0', read: 'sales.*'}}", r"a\.read is not a list of patterns"),
-        ("{a: {token_sha256: 'HASH0', write: [1]}}", r"a\.write is not a list of patterns"),
+        ("{a: {token_sha256: 'HASH0', read: 'sales.*'}}", r"a\.read: it is no list"),
+        ("{a: {token_sha256: 'HASH0', write: [1]}}", r"a\.write\.0: it is no text"),
         ("{a: {token_sha256: 'HASH0', read: ['*']}, b: {token_sha256: 'HASH0'}}", "b has the token of a"),
-        ("{a: {token_sha256: 'éHASH'}}", r"a\.token_sha256 is not a SHA-256"),
+        ("{a: {token_sha256: 'éHASH'}}", r"a\.token_sha256: it is not a SHA-256"),
     ],
 )
 def test_a_file_of_principals_grants_only_what_it_lists(tmp_path: Path, text: str, problem: str) -> None:

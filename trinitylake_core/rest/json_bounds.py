@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from trinitylake_core.iceberg.reading import metadata_json
+from trinitylake_core.iceberg.reading.errors import Malformed
 from trinitylake_core.rest.problems import Problem
 
 
@@ -21,19 +22,8 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """Return a body as a JSON object; one without content is an empty one. Raises ``Problem`` (400)."""
     try:
         # Only UTF-8: by itself, the parser would take UTF-16 too, in which a quote is not always a quote.
-        found = json.loads((body or b"{}").decode("utf-8"), parse_constant=_refuse_constant)
+        return metadata_json.parse_object((body or b"{}").decode("utf-8"))
     except UnicodeDecodeError:
         raise Problem(400, "BadRequestException", "the body is not text in UTF-8") from None
-    except json.JSONDecodeError as error:
-        text = f"the body is not JSON: line {error.lineno}, column {error.colno}"
-        raise Problem(400, "BadRequestException", text) from None
-    except (ValueError, RecursionError):
-        text = "the body is not JSON: a number is too long, or lists lie in each other too deeply"
-        raise Problem(400, "BadRequestException", text) from None
-    if not isinstance(found, dict):
-        raise Problem(400, "BadRequestException", "the body is not a JSON object")
-    return found
-
-
-def _refuse_constant(_: str) -> None:
-    raise Problem(400, "BadRequestException", "the body is not JSON: NaN and Infinity are no numbers of JSON")
+    except Malformed as error:
+        raise Problem(400, "BadRequestException", f"the body is no object of JSON: {error}") from None

@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from trinitylake_core import clock, yaml_text
 from trinitylake_core.errors import InvalidInput
@@ -23,23 +26,24 @@ WRITE: Final = "write"
 MANAGE: Final = "manage"
 RIGHTS: Final = (READ, WRITE, MANAGE)
 """Each right includes those before it. ``manage`` creates, drops and renames; ``write`` changes what is there."""
-_HASH: Final = "token_sha256"
-_TOKENS: Final = "tokens"
-_SUBJECTS: Final = "subjects"
-_GROUPS: Final = "groups"
-_RATE: Final = "rate"
-_FIELDS: Final = frozenset({_HASH, _TOKENS, _SUBJECTS, _GROUPS, _RATE, *RIGHTS})
 _ISSUERS: Final = "issuers"
-_ISSUER_FIELDS: Final = ("issuer", "audience", "jwks", "subject", "groups")
-_NEEDED: Final = 3
-"""So many of them, the first, an issuer has to have."""
+_PRINCIPALS: Final = "principals"
 _MOST_A_SECOND: Final = 1e6
-_OWN_CLAIMS: Final = {"subject": "sub", "groups": "groups"}
-_TOKEN_FIELDS: Final = frozenset({"sha256", "expires"})
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _SOME: Final = re.compile(r"\[[^]]+\]|[*?]")
 """What stands for characters in a pattern."""
 _EXAMPLE: Final = "principals: {etl: {token_sha256: ..., write: ['sales.*'], read: ['*']}}"
+_ALL: Final = ""
+"""Stands for the lakehouse of a right that names none."""
+_WORDS: Final = {
+    "model_type": "it is no mapping",
+    "dict_type": "it is no mapping",
+    "list_type": "it is no list",
+    "string_type": "it is no text",
+    "extra_forbidden": "there is no such field",
+    "missing": "it is missing",
+}
+"""What pydantic says in other words."""
 _Rights = Mapping[str, Sequence[str]]
 _Claimed = tuple[str, str]
 """The name of an issuer, and a subject or a group of it."""
@@ -253,13 +257,13 @@ def _refuse_other_lakehouses(principal: Principal, right: str, served: Sequence[
         listed = ", ".join(served)
         first = served[0]
         text = f"{principal.name}.{right} names no lakehouse, and there are {listed}: write {{{first}: [...]}}"
-        raise _Wrong(text, principal.name, right)
+        raise _Wrong(text, _PRINCIPALS, principal.name, right)
     for lakehouse, rights in principal.lakehouses.items():
         if not rights.get(right):
             continue
         if lakehouse not in served:
             text = f"{principal.name}.{right} matches nothing: no lakehouse {lakehouse!r} is served here"
-            raise _Wrong(text, principal.name, right, lakehouse)
+            raise _Wrong(text, _PRINCIPALS, principal.name, right, lakehouse)
 
 
 class _Wrong(InvalidInput):
@@ -267,15 +271,7 @@ class _Wrong(InvalidInput):
 
     def __init__(self, text: str, *keys: Any) -> None:
         super().__init__(text)
-        self.keys: tuple[Any, ...] = ("principals", *keys)
-
-
-class _WrongIssuer(_Wrong):
-    """Something is wrong with an issuer of a file."""
-
-    def __init__(self, text: str, *keys: Any) -> None:
-        super().__init__(text)
-        self.keys = (_ISSUERS, *keys)
+        self.keys = keys
 
 
 class _PrincipalsOfFile(Principals):
@@ -322,210 +318,183 @@ class _PrincipalsOfFile(Principals):
         return known
 
 
-def _parse(found: Any, keys: dict[str, Keys]) -> Principals:
-    """Return the principals of a file. ``keys`` are those of issuers by their URIs, which get the new ones.
-
-    Raises ``InvalidInput`` with what is wrong.
-    """
-    if not isinstance(found, dict):
-        raise InvalidInput("it has no 'principals'")
-    entries = found.get("principals")
-    if not isinstance(entries, dict):
-        raise InvalidInput("it has no 'principals'")
-    known = {"principals", _ISSUERS}
-    for other in found:
-        if other not in known:
-            wrong = _Wrong(f"there is no field {other!r}, but for 'principals' and {_ISSUERS!r}")
-            wrong.keys = (other,)
-            raise wrong
-    listed = found.get(_ISSUERS, {})
-    issuers = _issuers(listed, keys)
-    by_hash: dict[str, Principal] = {}
-    expiries: dict[str, int] = {}
-    by_key: dict[Any, Principal] = {}
-    names = set[str]()
-    for key, entry in entries.items():
-        name = str(key)
-        if name in names:
-            raise _Wrong(f"{name} is there twice", key)
-        names.add(name)
-        issuer, has_colon, _ = name.partition(":")
-        if has_colon and issuer in issuers:
-            raise _Wrong(f"{name!r} begins like the name of a subject of {issuer}: take another one", key)
-        principal = _principal(name, entry)
-        by_key[key] = principal
-        for digest, expiry in _tokens(name, entry).items():
-            if digest in by_hash:
-                raise _Wrong(f"{name} has the token of {by_hash[digest].name}", key)
-            by_hash[digest] = principal
-            if expiry is not None:
-                expiries[digest] = expiry
-    issued = _find_holders(issuers, by_key, entries)
-    return Principals(by_hash, expiries, issued)
+# -- what a file of principals says ----------------------------------------------------------------
 
 
-def _find_holders(issuers: Mapping[str, Issuer], by_key: Mapping[Any, Principal], entries: Mapping[Any, Any]) -> Issued:
-    """Return who has tokens of the issuers of a file."""
-    subjects: dict[_Claimed, Principal] = {}
-    groups: dict[_Claimed, list[Principal]] = {}
-    for key, principal in by_key.items():
-        name = principal.name
-        entry = entries[key]
-        for subject in _read_claims(name, entry, _SUBJECTS, issuers):
-            holder = subjects.setdefault(subject, principal)
-            if holder is not principal:
-                raise _Wrong(f"{name} has the subject of {holder.name}", key, _SUBJECTS)
-        for group in _read_claims(name, entry, _GROUPS, issuers):
-            holders = groups.setdefault(group, [])
-            holders.append(principal)
-    by_uri = {}
-    for issuer in issuers.values():
-        by_uri[issuer.uri] = issuer
-    return Issued(by_uri, subjects, groups)
-
-
-def _issuers(found: Any, keys: dict[str, Keys]) -> dict[str, Issuer]:
-    """Return the issuers of a file by their names there."""
-    if not isinstance(found, dict):
-        listed = ", ".join(_ISSUER_FIELDS)
-        raise InvalidInput(f"{_ISSUERS!r} is no mapping of names to {listed}")
-    issuers: dict[str, Issuer] = {}
-    for name, entry in found.items():
-        if not isinstance(name, str):
-            raise _WrongIssuer(f"the name {name!r} of an issuer is no text: write it in quotes", name)
-        if ":" in name:  # in the history ISSUER:SUBJECT is a subject without a name of its own
-            raise _WrongIssuer(f"{name!r} has a colon, which ends the name of an issuer", name)
-        fields = _issuer_fields(name, entry)
-        uri, audience, jwks, subject, groups = fields
-        others = [each.uri for each in issuers.values()]
-        if uri in others:
-            raise _WrongIssuer(f"there are two issuers {uri}", name)
-        try:
-            new = Keys(jwks)
-        except InvalidInput as error:
-            raise _WrongIssuer(f"{name}.jwks: {error}", name, "jwks") from None
-        known = keys.setdefault(jwks, new)
-        issuers[name] = Issuer(name, uri, audience, known, subject, groups)
-    return issuers
-
-
-def _issuer_fields(name: Any, entry: Any) -> list[str]:
-    """Return the values of the fields of an issuer, in their order."""
-    needed = _ISSUER_FIELDS[:_NEEDED]
-    if not isinstance(entry, dict) or not entry.keys() >= set(needed):
-        listed = ", ".join(needed)
-        raise _WrongIssuer(f"{name} needs {listed}", name)
-    for each, value in entry.items():
-        if each not in _ISSUER_FIELDS:
-            raise _WrongIssuer(f"{name} has unknown fields: {each}", name, each)
-        if not isinstance(value, str) or not value:
-            raise _WrongIssuer(f"{name}.{each} is no text", name, each)
-    fields: dict[str, str] = _OWN_CLAIMS | entry
-    return [fields[each] for each in _ISSUER_FIELDS]
-
-
-def _read_claims(name: str, entry: Mapping[str, Any], what: str, issuers: Mapping[str, Issuer]) -> list[_Claimed]:
-    """Return the subjects or the groups of a principal, each with its issuer."""
-    found = entry.get(what, {})
-    if not isinstance(found, dict):
-        raise _Wrong(f"{name}.{what} is no mapping of issuers to lists", name, what)
-    pairs = []
-    for issuer, values in found.items():
-        if issuer not in issuers:
-            raise _Wrong(f"{name}.{what}: there is no issuer {issuer!r}", name, what, issuer)
-        if not _is_list_of_texts(values):
-            raise _Wrong(f"{name}.{what}.{issuer} is no list of texts", name, what, issuer)
-        for value in values:
-            pairs.append((issuer, value))
-    return pairs
-
-
-def _is_list_of_texts(found: Any) -> bool:
-    if not isinstance(found, list) or not found:
-        return False
-    return all(isinstance(each, str) for each in found)
-
-
-def _principal(name: str, entry: Any) -> Principal:
-    if not isinstance(entry, dict):
-        raise _Wrong(f"{name} has no fields", name)
-    for each in entry:
-        if each not in _FIELDS:
-            raise _Wrong(f"{name} has unknown fields: {each}", name, each)
-    allowed = {}
-    lakehouses: dict[str, dict[str, Sequence[str]]] = {}
-    for right in RIGHTS:
-        rule = entry.get(right, [])
-        if not isinstance(rule, dict):
-            allowed[right] = _patterns(rule, name, right)
-            continue
-        for lakehouse, patterns in rule.items():
-            allowed_there = lakehouses.setdefault(str(lakehouse), {})
-            allowed_there[right] = _patterns(patterns, name, right, lakehouse)
-    rate = entry.get(_RATE)
-    is_rate = isinstance(rate, int | float) and not isinstance(rate, bool)
-    if rate is not None and not (is_rate and 0 < rate < _MOST_A_SECOND):
-        raise _Wrong(f"{name}.{_RATE} is no number of requests a second", name, _RATE)
-    return Principal(name, allowed, lakehouses, rate=rate)
-
-
-def _tokens(name: str, entry: Mapping[str, Any]) -> dict[str, int | None]:
-    """Return the hashes of the tokens of a principal, and when each expires, in epoch milliseconds."""
-    found: dict[str, int | None] = {}
-    given = entry.get(_TOKENS, [])
-    ways = (_HASH, _TOKENS, _SUBJECTS, _GROUPS)
-    is_named = any(map(entry.get, ways))
-    if not isinstance(given, list) or not is_named:
-        raise _Wrong(f"{name} has no {_HASH}, and no list of {_TOKENS}, no {_SUBJECTS} and no {_GROUPS}", name)
-    if _HASH in entry:
-        found[_hash(entry[_HASH], name, _HASH)] = None
-    for index, token in enumerate(given):
-        digest, expiry = _token(token, name, _TOKENS, index)
-        is_known = digest in found
-        if is_known:
-            raise _Wrong(f"{name} has a token twice", name, _TOKENS, index)
-        found[digest] = expiry
-    return found
-
-
-def _token(token: Any, name: str, *keys: Any) -> tuple[str, int | None]:
-    """Return the hash of a token in a list, and when it expires."""
-    is_sound = isinstance(token, dict) and "sha256" in token
-    if not is_sound or token.keys() - _TOKEN_FIELDS:
-        text = f"{name}.{_TOKENS} needs entries such as {{sha256: ..., expires: 2027-01-31}}"
-        raise _Wrong(text, name, *keys)
-    digest = _hash(token["sha256"], name, *keys)
-    if "expires" not in token:
-        return digest, None
-    return digest, _expiry(token["expires"], name, *keys)
-
-
-def _hash(value: Any, name: str, *keys: Any) -> str:
+def _as_digest(value: Any) -> str:
     digest = str(value).lower()
     if not _SHA256.fullmatch(digest):
-        raise _Wrong(f"{name}.{keys[0]} is not a SHA-256 in hexadecimal", name, *keys)
+        raise ValueError("it is not a SHA-256 in hexadecimal")
     return digest
 
 
-def _expiry(value: Any, name: str, *keys: Any) -> int:
+def _as_millis(value: Any) -> int:
     """Return a date or a time of YAML as epoch milliseconds, in UTC where it has no time zone."""
+    return to_millis(str(value))
+
+
+def _refuse_unmatched(pattern: str) -> str:
+    if not _may_match(pattern):
+        raise ValueError(f"no name matches {pattern!r}")
+    return pattern
+
+
+def _by_lakehouse(rule: Any) -> Any:
+    return rule if isinstance(rule, dict) else {_ALL: rule}
+
+
+def _refuse_colon(name: str) -> str:
+    if ":" in name:  # in the history ISSUER:SUBJECT is a subject without a name of its own
+        raise ValueError("it has a colon, which ends the name of an issuer")
+    return name
+
+
+def _refuse_unsafe(uri: str) -> str:
+    return Keys(uri).uri
+
+
+_Name = Annotated[str, BeforeValidator(str)]
+_Text = Annotated[str, Field(min_length=1)]
+_Texts = Annotated[list[str], Field(min_length=1)]
+_Digest = Annotated[str, BeforeValidator(_as_digest)]
+_Rule = Annotated[
+    dict[_Name, list[Annotated[str, AfterValidator(_refuse_unmatched)]]],
+    BeforeValidator(_by_lakehouse),
+]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Token(_Strict):
+    sha256: _Digest
+    expires: Annotated[int | None, BeforeValidator(_as_millis)] = None
+
+
+class _Entry(_Strict):
+    token_sha256: _Digest | None = None
+    tokens: list[_Token] = []
+    subjects: dict[_Name, _Texts] = {}
+    groups: dict[_Name, _Texts] = {}
+    rate: Annotated[float | None, Field(gt=0, lt=_MOST_A_SECOND)] = None
+    read: _Rule = {}
+    write: _Rule = {}
+    manage: _Rule = {}
+
+    @model_validator(mode="after")
+    def refuse_unknowable(self) -> _Entry:
+        """Refuse a principal whom nobody can be."""
+        if not (self.token_sha256 or self.tokens or self.subjects or self.groups):
+            raise ValueError("it has no token_sha256, and no list of tokens, no subjects and no groups")
+        return self
+
+    def principal(self, name: str) -> Principal:
+        """Return the principal."""
+        allowed: dict[str, Sequence[str]] = {}
+        lakehouses: dict[str, dict[str, Sequence[str]]] = {}
+        for right in RIGHTS:
+            for lakehouse, patterns in getattr(self, right).items():
+                rights = allowed if lakehouse == _ALL else lakehouses.setdefault(lakehouse, {})
+                rights[right] = tuple(patterns)
+        return Principal(name, allowed, lakehouses, rate=self.rate)
+
+    def all_tokens(self) -> list[_Token]:
+        """Return its tokens."""
+        if self.token_sha256 is None:
+            return self.tokens
+        return [_Token(sha256=self.token_sha256), *self.tokens]
+
+
+class _IssuerEntry(_Strict):
+    issuer: _Text
+    audience: _Text
+    jwks: Annotated[_Text, AfterValidator(_refuse_unsafe)]
+    subject: _Text = "sub"
+    groups: _Text = "groups"
+
+
+class _File(_Strict):
+    principals: dict[_Name, _Entry]
+    issuers: dict[Annotated[str, AfterValidator(_refuse_colon)], _IssuerEntry] = {}
+
+
+def _parse(found: Any, keys: dict[str, Keys]) -> Principals:
+    """Return the principals of a file. ``keys`` are those of issuers by their URIs, which get the new ones.
+
+    Raises ``_Wrong`` with what is wrong.
+    """
     try:
-        return to_millis(str(value))
-    except InvalidInput as error:
-        raise _Wrong(f"{name}.{keys[0]}: {error}", name, *keys) from None
+        file = _File.model_validate(found)
+    except ValidationError as error:
+        raise _wrong_by(error.errors()[0]) from None
+    if len(file.principals) < len(found[_PRINCIPALS]):
+        raise _Wrong("the name of a principal is there twice: once as a text, once as something else", _PRINCIPALS)
+    issuers = _read_issuers(file, keys)
+    by_hash: dict[str, Principal] = {}
+    expiries: dict[str, int] = {}
+    subjects: dict[_Claimed, Principal] = {}
+    groups: dict[_Claimed, list[Principal]] = {}
+    for name, entry in file.principals.items():
+        _refuse_other_issuers(name, entry, issuers)
+        principal = entry.principal(name)
+        for token in entry.all_tokens():
+            if token.sha256 in by_hash:
+                raise _Wrong(f"{name} has the token of {by_hash[token.sha256].name}", _PRINCIPALS, name)
+            by_hash[token.sha256] = principal
+            if token.expires is not None:
+                expiries[token.sha256] = token.expires
+        for subject in _list_claims(entry.subjects):
+            if subjects.setdefault(subject, principal) is not principal:
+                raise _Wrong(f"{name} has the subject of {subjects[subject].name}", _PRINCIPALS, name)
+        for group in _list_claims(entry.groups):
+            groups.setdefault(group, []).append(principal)
+    by_uri = {each.uri: each for each in issuers.values()}
+    return Principals(by_hash, expiries, Issued(by_uri, subjects, groups))
 
 
-def _patterns(found: Any, name: str, *keys: Any) -> tuple[str, ...]:
-    names = map(str, (name, *keys))
-    place = ".".join(names)
-    is_list = isinstance(found, list)
-    # A text would be a list of characters, and its * would allow all.
-    if not is_list or not all(isinstance(each, str) for each in found):
-        raise _Wrong(f"{place} is not a list of patterns, such as ['sales.*']", name, *keys)
-    for index, pattern in enumerate(found):
-        if not _may_match(pattern):
-            raise _Wrong(f"{place}: no name matches {pattern!r}", name, *keys, index)
-    return tuple(found)
+def _read_issuers(file: _File, keys: dict[str, Keys]) -> dict[str, Issuer]:
+    """Return the issuers of a file by their names there."""
+    issuers: dict[str, Issuer] = {}
+    uris = set[str]()
+    for name, entry in file.issuers.items():
+        if entry.issuer in uris:
+            raise _Wrong(f"there are two issuers {entry.issuer}", _ISSUERS, name)
+        uris.add(entry.issuer)
+        new = Keys(entry.jwks)
+        known = keys.setdefault(entry.jwks, new)
+        issuers[name] = Issuer(
+            name,
+            entry.issuer,
+            entry.audience,
+            known,
+            entry.subject,
+            entry.groups,
+        )
+    return issuers
+
+
+def _refuse_other_issuers(name: str, entry: _Entry, issuers: Mapping[str, Issuer]) -> None:
+    """Raise ``_Wrong`` for a principal whose name an issuer may give, or whose issuer the file does not have."""
+    first, has_colon, _ = name.partition(":")
+    if has_colon and first in issuers:
+        text = f"{name!r} begins like the name of a subject of {first}: take another one"
+        raise _Wrong(text, _PRINCIPALS, name)
+    for issuer in (*entry.subjects, *entry.groups):
+        if issuer not in issuers:
+            raise _Wrong(f"{name}: there is no issuer {issuer!r}", _PRINCIPALS, name)
+
+
+def _list_claims(values: Mapping[str, Sequence[str]]) -> list[_Claimed]:
+    return [(issuer, each) for issuer, listed in values.items() for each in listed]
+
+
+def _wrong_by(error: ErrorDetails) -> _Wrong:
+    """Return our error for one of a model, with the way to what is wrong."""
+    keys = [each for each in error["loc"] if each not in (_ALL, "[key]")]
+    why = str(error.get("ctx", {}).get("error", _WORDS.get(error["type"], error["msg"])))
+    place = ".".join(map(str, keys[1:] or keys))
+    return _Wrong(f"{place}: {why}" if place else why, *keys)
 
 
 def _may_match(pattern: str) -> bool:

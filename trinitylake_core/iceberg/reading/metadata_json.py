@@ -25,7 +25,7 @@ def decode_metadata(data: bytes, location: str) -> dict[str, Any]:
         UnreadableTable: it is not a JSON object, or beyond the limits. Nothing of its content is quoted.
     """
     try:
-        return _parse(bounded_text(data))
+        return parse_object(bounded_text(data))
     except Malformed as error:
         raise UnreadableTable(f"it is not a file of table metadata: {error}", path=location) from None
 
@@ -51,7 +51,8 @@ def bounded_text(data: bytes) -> str:
         raise Malformed(f"it is not UTF-8, at byte {error.start}") from None
 
 
-def _parse(text: str) -> dict[str, Any]:
+def parse_object(text: str) -> dict[str, Any]:
+    """Return the JSON object that a text is. Raises ``Malformed``, which quotes nothing of it."""
     try:
         found = json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
