@@ -7,7 +7,7 @@ rows come back without a word, and a compaction makes that final. So a new snaps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -96,9 +96,9 @@ class _Comparison:
         newer = self._manifests(self.snapshot)
         if newer is None:
             return
-        vectors_before = self._read(_only_in(older.deletes, newer.deletes), refer.vectors_in)
+        vectors_before = self._read(_only_in(older.deletes, newer.deletes), _vectors_in)
         come = _only_in(newer.deletes, older.deletes)
-        vectors_after = self._read(come, refer.vectors_in)
+        vectors_after = self._read(come, _vectors_in)
         if vectors_before is None or vectors_after is None:
             return
         rows_before, rows_after = _rows_by_file(vectors_before), _rows_by_file(vectors_after)
@@ -139,12 +139,12 @@ class _Comparison:
             "(DuckDB 1.5 does); delete these rows with the engine that wrote the vectors, or compact the table first"
         )
 
-    def _refuse_doubled(self, vectors: Iterable[refer.Vector]) -> None:
-        seen: set[str] = set()
+    def _refuse_doubled(self, vectors: Iterable[refer.DescribedFile]) -> None:
+        seen: set[str | None] = set()
         for each in vectors:
-            if each.data_file in seen:
-                raise self._doubled(each.data_file)
-            seen.add(each.data_file)
+            if each.vector_of in seen:
+                raise self._doubled(each.vector_of)
+            seen.add(each.vector_of)
 
     def _refuse_second(self, first: AbstractSet[str], shared: Mapping[str, int]) -> None:
         """Refuse the snapshot if data files that get their first vector have one in manifests that stay.
@@ -154,13 +154,11 @@ class _Comparison:
         if not first or len(shared) > _MOST_SHARED:
             return
 
-        def seconds_in(data: bytes, uri: str) -> list[refer.Vector]:
-            return [each for each in refer.vectors_in(data, uri) if each.data_file in first]
+        for each in self._read(shared, _vectors_in) or ():
+            if each.vector_of in first:
+                raise self._doubled(each.vector_of)
 
-        for each in self._read(shared, seconds_in) or ():
-            raise self._doubled(each.data_file)
-
-    def _doubled(self, data_file: str) -> LostVectors:
+    def _doubled(self, data_file: str | None) -> LostVectors:
         return LostVectors(
             f"snapshot {self.snapshot.snapshot_id} of {self.name} has two deletion vectors for {data_file}; a data "
             "file has one, and no engine would read the table. The writer has to merge the older vector into the "
@@ -201,5 +199,10 @@ def _only_in(these: Mapping[str, int], others: Mapping[str, int]) -> dict[str, i
     return {uri: size for uri, size in these.items() if uri not in others}
 
 
-def _rows_by_file(vectors: Iterable[refer.Vector]) -> dict[str, int]:
-    return {each.data_file: each.rows for each in vectors}
+def _vectors_in(data: bytes, uri: str) -> Iterator[refer.DescribedFile]:
+    """Yield the deletion vectors in a manifest, and no position deletes in a file of their own or equality deletes."""
+    return (each for each in refer.described_files_in(data, uri) if each.vector_of is not None)
+
+
+def _rows_by_file(vectors: Iterable[refer.DescribedFile]) -> dict[str, int]:
+    return {each.vector_of or "": each.rows for each in vectors}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import mmh3
 
@@ -14,6 +14,7 @@ from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.table_places import Located
 from trinitylake_core.tables import full_uri
 
+T = TypeVar("T")
 _MOST_BYTES: Final = (1 << 63) - 1
 _Manifests = Mapping[str, refer.ListedManifest]
 """Manifests by their URIs; of one that a snapshot names itself its size is 0: nothing tells it."""
@@ -93,10 +94,11 @@ def figures(located: Located, location: str) -> Figures:
 
     old_sizes: dict[int, int] = {}
     old = _manifests_but(read.manifests, read.references.manifests, read.lists)
-    for named in _files_of(read.located, old):
-        number = _number(named.uri)
-        if number not in sizes:
-            old_sizes[number] = named.size
+    for _, files in read_manifests(read.located, old, refer.files_in):
+        for named in files:
+            number = _number(named.uri)
+            if number not in sizes:
+                old_sizes[number] = named.size
     return Figures(
         snapshots=len(read.document.get("snapshots") or ()),
         committed_at_millis=read.snapshot.get("timestamp-ms"),
@@ -161,13 +163,8 @@ def _number(uri: str) -> int:
 
 def _manifests_of_lists(located: Located, uris: Iterable[str]) -> dict[str, _Manifests]:
     """Return the manifests in manifest lists. One ``get`` for each list."""
-
-    def read(uri: str) -> tuple[str, _Manifests]:
-        storage, path = located.find(uri)
-        data = read_file(storage, path, uri)
-        return uri, {each.uri: each for each in refer.listed_in(data, uri)}
-
-    return dict(located.storage.map(sorted(uris), read))
+    found = read_manifests(located, _manifests_without_figures(uris), refer.listed_in)
+    return {each.uri: {inner.uri: inner for inner in manifests} for each, manifests in found}
 
 
 def manifests_of_snapshot(
@@ -199,32 +196,28 @@ def _manifests_but(now: _Manifests, named: Iterable[str], lists: Mapping[str, _M
     return found
 
 
-def _files_of(located: Located, manifests: _Manifests) -> Iterator[refer.TableFile]:
-    """Yield the files in manifests. One ``get`` for each manifest."""
-
-    def read(uri: str) -> list[refer.TableFile]:
-        return list(refer.files_in(content_of(located, manifests[uri]), uri))
-
-    for files in located.storage.map(sorted(manifests), read):
-        yield from files
-
-
 def _described_files(read: CurrentFiles) -> Iterator[tuple[refer.ListedManifest, refer.DescribedFile]]:
     """Yield the files of the current snapshot, each with its manifest. One ``get`` for each manifest."""
-
-    def describe(uri: str) -> tuple[refer.ListedManifest, list[refer.DescribedFile]]:
-        manifest = read.manifests[uri]
-        return manifest, list(refer.described_files_in(content_of(read.located, manifest), uri))
-
-    for manifest, files in read.located.storage.map(sorted(read.manifests), describe):
+    for manifest, files in read_manifests(read.located, read.manifests, refer.described_files_in):
         for file in files:
             yield manifest, file
 
 
-def content_of(located: Located, manifest: refer.ListedManifest) -> bytes:
-    """Return a manifest as it is stored, no shorter than its list says. One ``get``. Raises as :func:`figures`."""
-    storage, path = located.find(manifest.uri)
-    return read_file(storage, path, manifest.uri, least=manifest.size)
+def read_manifests(
+    located: Located, manifests: _Manifests, parse: Callable[[bytes, str], Iterable[T]]
+) -> Iterator[tuple[refer.ListedManifest, list[T]]]:
+    """Yield what is in manifests, or in lists of them, none shorter than what names it says.
+
+    One ``get`` each, side by side. Raises as :func:`figures`.
+    """
+
+    def read(uri: str) -> tuple[refer.ListedManifest, list[T]]:
+        manifest = manifests[uri]
+        storage, path = located.find(uri)
+        data = read_file(storage, path, uri, least=manifest.size)
+        return manifest, list(parse(data, uri))
+
+    return located.storage.map(sorted(manifests), read)
 
 
 def _sum_of(sizes: Iterable[int], location: str) -> int:

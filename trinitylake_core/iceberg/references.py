@@ -26,7 +26,6 @@ __all__ = [
     "References",
     "TableFile",
     "UnreadableTable",
-    "Vector",
     "current_snapshot",
     "decode_metadata",
     "described_files_in",
@@ -36,7 +35,6 @@ __all__ = [
     "manifests_in",
     "references",
     "references_in",
-    "vectors_in",
 ]
 
 GC_ENABLED: Final = "gc.enabled"
@@ -58,14 +56,15 @@ By the IDs that the Iceberg specification gives to columns.
 """
 _MANIFEST: Final = (Column(0), Column(2, (Column(100), Column(104), Column(134, optional=True))))
 """``status``, and of ``data_file``: ``file_path``, ``file_size_in_bytes``, and ``content``, which version 1 lacks."""
-_OF_FILE: Final = (*_MANIFEST[1].inside, Column(103), Column(102, optional=True, raw=True))
-_DESCRIBED: Final = (Column(0), Column(2, _OF_FILE), Column(1, optional=True))
-"""The same of a manifest, ``record_count`` and ``partition``, and the ``snapshot_id`` of the entry."""
-_NOT_DESCRIBED: Final = (None, None, None, None, None)
-"""What a row has of a file where it is null."""
-_OF_VECTOR: Final = (*_MANIFEST[1].inside, Column(103), Column(143, optional=True), Column(144, optional=True))
-_VECTORS: Final = (Column(0), Column(2, _OF_VECTOR))
-"""The same of a manifest, ``record_count``, ``referenced_data_file`` and ``content_offset``."""
+_MORE: Final = (
+    Column(103),
+    Column(102, optional=True, raw=True),
+    Column(143, optional=True),
+    Column(144, optional=True),
+)
+_DESCRIBED: Final = (Column(0), Column(2, (*_MANIFEST[1].inside, *_MORE)), Column(1, optional=True))
+"""The same of a manifest, ``record_count``, ``partition``, ``referenced_data_file`` and ``content_offset``, and the
+``snapshot_id`` of the entry."""
 _WRITTEN_ANEW: Final = frozenset({
     "current-snapshot-id", "last-sequence-number", "last-updated-ms", "metadata-log", "next-row-id",
     "partition-statistics", "refs", "snapshot-log", "snapshots", "statistics",
@@ -340,6 +339,7 @@ class DescribedFile(NamedTuple):
         rows: its rows, or the deletes in it.
         partition: the bytes of its partition: equal for files of one partition and one writer.
         snapshot_id: the snapshot that added it; ``None`` where that has to be guessed.
+        vector_of: the URI of the data file of which it is the deletion vector.
     """
 
     uri: str
@@ -348,43 +348,25 @@ class DescribedFile(NamedTuple):
     rows: int
     partition: bytes
     snapshot_id: int | None
+    vector_of: str | None = None
 
 
 def described_files_in(data: bytes, location: str) -> Iterator[DescribedFile]:
     """Yield the files in a manifest with what is known of each, without DELETED ones. Raises ``UnreadableTable``."""
-    for number, row in enumerate(avro_rows(data, location, _DESCRIBED), 1):
-        status, file, snapshot_id = row
+    for number, (status, file, snapshot_id) in enumerate(avro_rows(data, location, _DESCRIBED), 1):
         if status == _DELETED:
             continue
-        path, size, content, rows, partition = file or _NOT_DESCRIBED
+        path, size, content, rows, partition, data_file, offset = file or (None,) * 7
         found = _file_in_row(number, status, path, size, content, location)
         if rows is None or rows < 0:
             raise UnreadableTable(f"row {number}: its record_count is no number of rows", path=location)
-        yield DescribedFile(found.uri, found.size, content or 0, rows, partition or b"", snapshot_id)
-
-
-class Vector(NamedTuple):
-    """A deletion vector: the URI of its data file, and how many rows of that it deletes."""
-
-    data_file: str
-    rows: int
-
-
-def vectors_in(data: bytes, location: str) -> Iterator[Vector]:
-    """Yield the deletion vectors in a manifest, without those that are DELETED. Raises ``UnreadableTable``."""
-    for number, (status, file) in enumerate(avro_rows(data, location, _VECTORS), 1):
-        if status == _DELETED:
-            continue
-        path, size, content, rows, data_file, offset = file or (None,) * 6
-        _file_in_row(number, status, path, size, content, location)
-        if data_file is None or offset is None:  # position deletes in a file of their own, or equality deletes
-            continue
-        if rows is None or rows < 0:
-            raise UnreadableTable(f"row {number}: its record_count is no number of rows", path=location)
-        try:
-            yield Vector(file_uri(data_file), rows)
-        except Malformed as error:
-            raise UnreadableTable(f"row {number}: its referenced_data_file {error}", path=location) from None
+        vector_of = None
+        if data_file is not None and offset is not None:  # else it is a file of its own
+            try:
+                vector_of = file_uri(data_file)
+            except Malformed as error:
+                raise UnreadableTable(f"row {number}: its referenced_data_file {error}", path=location) from None
+        yield DescribedFile(found.uri, found.size, content or 0, rows, partition or b"", snapshot_id, vector_of)
 
 
 def _file_in_row(

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trinitylake_core.iceberg import references as refer
-from trinitylake_core.iceberg.health import content_of, manifests_of_snapshot, read_metadata
+from trinitylake_core.iceberg.health import manifests_of_snapshot, read_manifests, read_metadata
 from trinitylake_core.table_places import Located
 
 _DATA = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LiveFile:
-    """A data file: its rows, and its size in bytes."""
-
-    rows: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +23,7 @@ class SnapshotFiles:
         manifests: how many manifests name them.
     """
 
-    data: Mapping[str, LiveFile]
+    data: Mapping[str, refer.DescribedFile]
     deletes: int
     manifests: int
 
@@ -72,29 +64,16 @@ class SnapshotReader:
 
         Raises ``UnreadableTable``, ``FileMissing``, ``StorageError``, and ``KeyError`` for an unknown snapshot.
         """
-        data: dict[str, LiveFile] = {}
+        manifests = manifests_of_snapshot(self._located, self._snapshots[number])
+        unread = {uri: each for uri, each in manifests.items() if uri not in self._known}
+        for manifest, files in read_manifests(self._located, unread, refer.described_files_in):
+            self._known[manifest.uri] = files
+        data: dict[str, refer.DescribedFile] = {}
         deletes = 0
-        manifests = 0
-        for files in self._manifests_of(self._snapshots[number]):
-            manifests += 1
-            for file in files:
+        for uri in manifests:
+            for file in self._known[uri]:
                 if file.content == _DATA:
-                    data[file.uri] = LiveFile(file.rows, file.size)
+                    data[file.uri] = file
                 else:
                     deletes += 1
-        return SnapshotFiles(data, deletes, manifests)
-
-    def _manifests_of(self, snapshot: Mapping[str, Any]) -> Iterator[list[refer.DescribedFile]]:
-        """Yield what each manifest of a snapshot holds. One ``get`` for each that no other snapshot had."""
-        manifests = manifests_of_snapshot(self._located, snapshot)
-
-        def read(uri: str) -> tuple[str, list[refer.DescribedFile]]:
-            data = content_of(self._located, manifests[uri])
-            files = list(refer.described_files_in(data, uri))
-            return uri, files
-
-        unread = sorted(manifests.keys() - self._known.keys())
-        found = self._located.storage.map(unread, read)
-        self._known.update(found)
-        for uri in manifests:
-            yield self._known[uri]
+        return SnapshotFiles(data, deletes, len(manifests))

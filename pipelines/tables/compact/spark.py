@@ -31,7 +31,8 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.errors import AlreadyExists, FileMissing, InvalidInput, LakehouseFrozen, TrinityLakeError
 from trinitylake_core.extras import install_command
-from trinitylake_core.iceberg.snapshot_files import LiveFile, SnapshotReader
+from trinitylake_core.iceberg.references import DescribedFile
+from trinitylake_core.iceberg.snapshot_files import SnapshotReader
 from trinitylake_core.table_places import Located
 
 _GROUP_BYTES: Final = 1 << 30
@@ -426,10 +427,10 @@ class _TableRewrite:
 
     def _files_changed_by(
         self, after: SnapshotReader, runs: Sequence[_Run]
-    ) -> tuple[dict[str, LiveFile], dict[str, LiveFile]]:
+    ) -> tuple[dict[str, DescribedFile], dict[str, DescribedFile]]:
         """Return the data files that went, and those that came."""
-        removed: dict[str, LiveFile] = {}
-        added: dict[str, LiveFile] = {}
+        removed: dict[str, DescribedFile] = {}
+        added: dict[str, DescribedFile] = {}
         for each in runs:
             old = after.files(each.parent).data
             new = after.files(each.last).data
