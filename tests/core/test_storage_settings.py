@@ -117,12 +117,13 @@ def test_the_endpoint_of_the_environment(server: SlowS3, monkeypatch: pytest.Mon
     assert {f"{KEY} eu-west-7"} == signed_by(do_everything(server, {}))
 
 
-@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"])
+@pytest.mark.parametrize("name", ["access_key_id", "secret_access_key", "token"])
 def test_a_key_with_a_line_end_is_told(server: SlowS3, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """It ended in the text of a panic: a header cannot hold it."""
-    keys = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": "token"}
-    for each, value in keys.items():
-        monkeypatch.setenv(each, value + "\n" * (each == name))
+    keys = {"access_key_id": KEY, "secret_access_key": SECRET, "token": "token"}
+    variables = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    for variable, (each, value) in zip(variables, keys.items(), strict=True):
+        monkeypatch.setenv(variable, value + "\n" * (each == name))
     with pytest.raises(InvalidInput, match=rf"{name} has a blank or a line's end in it"):
         open_storage(ROOT, {"endpoint_url": server.endpoint}).read("file")
 
@@ -256,6 +257,12 @@ def test_an_endpoint_that_is_no_url_is_told(endpoint: str) -> None:
     """Obstore ends in a panic of Rust there."""
     with pytest.raises(InvalidInput, match=r"is no URL of a server: write https://host.*AWS_ENDPOINT_URL"):
         open_storage(ROOT, {**KEYS, "endpoint_url": endpoint}).read("file")
+
+
+def test_an_endpoint_of_the_environment_that_is_no_url_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
+    with pytest.raises(InvalidInput, match=r"settings of AWS cannot be used: .*localhost:9000"):
+        open_storage(ROOT, KEYS).read("file")
 
 
 def test_nothing_listens_there_is_no_unknown_outcome() -> None:

@@ -65,6 +65,11 @@ class S3Options:
     read_seconds: float
     requester_pays: bool
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether they hold credentials."""
+        return bool(self.key and self.secret)
+
     @classmethod
     def take(cls, given: Mapping[str, Any]) -> Self:
         """Return the options of ``given``. No request. Raises ``InvalidInput`` for an unknown or malformed one."""

@@ -2,10 +2,7 @@
 
 obstore, s3fs (over botocore) and PyIceberg's FileIO each know a part of what can be configured, and find it in other
 places. So botocore, which knows all of it, is asked once, and each client is told the result: endpoint, addressing,
-region, credentials, certificates, proxy and checksums.
-
-botocore is not imported where the options and the plain variables of the environment leave nothing open, since that
-takes longer than most operations.
+region, credentials, certificates, proxy and checksums. Importing it takes a third of a second, once in a process.
 """
 
 from __future__ import annotations
@@ -24,26 +21,9 @@ from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage.objects import connection_options
 from trinitylake_core.storage.s3_options import S3Options
 
-_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-_BUNDLES: Final = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
-_KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
-_READ_HERE: Final = frozenset(
-    {
-        *_ENDPOINTS,
-        *_BUNDLES,
-        *_KEYS,
-        "AWS_DEFAULT_REGION",
-        "AWS_REQUEST_CHECKSUM_CALCULATION",
-        "AWS_CONFIG_FILE",
-        "AWS_SHARED_CREDENTIALS_FILE",
-        "AWS_EC2_METADATA_DISABLED",
-    }
-)
-"""Variables of the environment that this module understands; with any other one of AWS's, botocore is asked."""
 _ENVIRONMENT: Final = ("AWS_", "BOTO_", "HOME", "REQUESTS_CA_BUNDLE", "SSL_CERT_")
 _PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-_OTHER_PARTITIONS: Final = ("cn-", "us-iso", "eu-iso")
-"""The regions whose servers have names of another domain."""
+_ANY_REGION: Final = "aws-global"
 _DEFAULT_REGION: Final = "us-east-1"
 _RENEWED: Final = timedelta(minutes=10)
 """obstore asks again five minutes before credentials end, so every five minutes; botocore knows when to renew them."""
@@ -54,7 +34,6 @@ _ENCRYPTION: Final = {
     "SSEKMSKeyId": "sse_kms_key_id",
     "BucketKeyEnabled": "sse_bucket_key_enabled",
 }
-Keys = tuple[str, str, str | None]
 Credentials = Callable[[], Mapping[str, Any]]
 
 
@@ -77,7 +56,6 @@ class S3Settings:
         region: the region that requests are signed for.
         path_style: whether the bucket stands in the path, else it stands before the host.
         credentials: gives keys, renewed when they are about to end; ``None`` for requests without a signature.
-        keys: the keys themselves where they do not change.
         verify: the file of an authority, or whether certificates are checked.
         proxy: the URL of the proxy for this server; ``None`` for a direct connection.
         sends_checksums: whether each write has a checksum of its content beside its signature.
@@ -89,7 +67,6 @@ class S3Settings:
     region: str
     path_style: bool
     credentials: Credentials | None
-    keys: Keys | None
     verify: str | bool
     proxy: str | None
     sends_checksums: bool
@@ -174,9 +151,8 @@ def s3fs_arguments(settings: S3Settings, connections: int) -> dict[str, Any]:
         "use_listings_cache": False,
         "skip_instance_cache": True,
     }
-    if settings.keys is not None:
-        key, secret, token = settings.keys
-        arguments |= {"key": key, "secret": secret, "token": token}
+    if options.has_keys:
+        arguments |= {"key": options.key, "secret": options.secret, "token": options.token}
     elif options.profile is not None:
         arguments["profile"] = options.profile
     return arguments
@@ -185,166 +161,86 @@ def s3fs_arguments(settings: S3Settings, connections: int) -> dict[str, Any]:
 # -- resolving -------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Resolved:
-    """What was found so far; ``None`` is not decided yet."""
-
-    endpoint: str | None
-    region: str | None
-    path_style: bool | None
-    verify: str | bool | None
-    checksums: str | None
-    credentials: Credentials | None = None
-
-
 def resolve(bucket: str, options: S3Options) -> S3Settings:
     """Return the settings for a bucket. May read files; may send requests to a metadata service or to STS.
 
     Raises:
-        InvalidInput: a profile cannot be resolved, a file cannot be read, an endpoint is no URL.
+        InvalidInput: a profile cannot be resolved, a file cannot be read, an endpoint is no URL, a key is none.
         StorageDenied: there are no credentials. (As botocore's errors, which ``store_errors`` maps.)
     """
-    if options.anonymous:
-        keys = None
-    else:
-        keys = _keys(options)
-    found = _Resolved(
-        endpoint=options.endpoint or _first_of(_ENDPOINTS),
-        region=options.region or os.environ.get("AWS_DEFAULT_REGION") or None,
-        path_style=options.path_style,
-        verify=options.verify if options.verify is not None else _first_of(_BUNDLES),
-        checksums=options.checksums or os.environ.get("AWS_REQUEST_CHECKSUM_CALCULATION") or None,
-    )
-    if keys is not None:
-        fixed = keys
-        found.credentials = lambda: _as_obstore(fixed, None)
-    if _leaves_open(options, found, signs=not (keys or options.anonymous)):
-        _ask_botocore(options, found, signs=not (keys or options.anonymous))
-    region = found.region or _DEFAULT_REGION
-    endpoint = found.endpoint or f"https://s3.{region}.amazonaws.com"
+    import botocore.config  # noqa: PLC0415 - a third of a second
+    import botocore.session  # noqa: PLC0415
+
+    if options.endpoint is not None:
+        _refuse_endpoint(options.endpoint)
+    with _explain_errors(options):
+        session = botocore.session.Session(profile=options.profile)
+        quiet = botocore.config.Config(signature_version=botocore.UNSIGNED)
+        given = {"region_name": options.region, "endpoint_url": options.endpoint}
+        known = {name: each for name, each in given.items() if each}
+        meta = session.create_client("s3", config=quiet, **known).meta
+        style = (session.get_scoped_config().get("s3") or {}).get("addressing_style")
+        bundle = session.get_config_variable("ca_bundle")
+        checksums = options.checksums or session.get_config_variable("request_checksum_calculation")
+        credentials = None if options.anonymous else _credentials(session, options)
+    _refuse_other_servers(meta.config, session.profile or "default")
+    endpoint: str = meta.endpoint_url
     _refuse_endpoint(endpoint)
     is_aws = (urlsplit(endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
-    if found.path_style is None:
-        path_style = not is_aws
-    else:
-        path_style = found.path_style
-    verify: str | bool = os.environ.get("SSL_CERT_FILE") or True  # rustls reads it, botocore does not: tell both
-    if found.verify is not None:
-        verify = found.verify
+    path_style = options.path_style
+    if path_style is None:
+        path_style = _STYLES.get(style or "", not is_aws)
+    verify = options.verify
+    if verify is None:  # rustls reads the last one, botocore does not: tell both
+        verify = bundle or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE") or True
     if isinstance(verify, str):
         _refuse_unreadable(verify)
     return S3Settings(
         bucket=bucket,
         endpoint=endpoint.rstrip("/"),
-        region=region,
+        region=_DEFAULT_REGION if meta.region_name == _ANY_REGION else meta.region_name,
         path_style=path_style or "." in bucket,
-        credentials=found.credentials,
-        keys=keys,
+        credentials=credentials,
         verify=verify,
         proxy=_proxy(options, endpoint),
-        sends_checksums=found.checksums != "when_required",
+        sends_checksums=checksums != "when_required",
         options=options,
     )
-
-
-def _first_of(names: tuple[str, ...]) -> str | None:
-    for name in names:
-        value = os.environ.get(name)
-        if value:
-            return value
-    return None
-
-
-def _keys(options: S3Options) -> Keys | None:
-    """Return the keys of the options, else those of the environment, unless a profile is named."""
-    if options.key and options.secret:
-        _refuse_blank_characters({"key": options.key, "secret": options.secret, "token": options.token})
-        return options.key, options.secret, options.token
-    if options.profile:
-        return None
-    found = {name: os.environ.get(name) for name in _KEYS}
-    key, secret, *tokens = found.values()
-    if key and secret:
-        _refuse_blank_characters(found)
-        return (key, secret, next(filter(None, tokens), None))
-    return None
-
-
-def _leaves_open(options: S3Options, found: _Resolved, *, signs: bool) -> bool:
-    """Whether there is something that only botocore can tell: files, other variables, a role, another partition."""
-    if signs or options.profile:
-        return True
-    config = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
-    if config.exists():
-        return True
-    if any(name.startswith("AWS_") and name not in _READ_HERE for name in os.environ):
-        return True
-    return found.endpoint is None and str(found.region).startswith(_OTHER_PARTITIONS)
-
-
-def _ask_botocore(options: S3Options, found: _Resolved, *, signs: bool) -> None:
-    """Complete what was found by what botocore finds in the environment and in the files of AWS.
-
-    botocore renews credentials itself when they are about to end.
-    """
-    import botocore.config  # noqa: PLC0415 - a fifth of a second
-    import botocore.exceptions  # noqa: PLC0415
-    import botocore.session  # noqa: PLC0415
-
-    with _explain_errors(options):
-        session = botocore.session.Session(profile=options.profile)
-        scoped = session.get_scoped_config()
-        quiet = botocore.config.Config(signature_version=botocore.UNSIGNED)
-        given = {"region_name": found.region, "endpoint_url": found.endpoint}
-        known = {name: each for name, each in given.items() if each}
-        meta = session.create_client("s3", config=quiet, **known).meta
-        if meta.region_name != "aws-global":
-            found.region = meta.region_name
-        else:
-            found.region = _DEFAULT_REGION
-        found.endpoint = meta.endpoint_url
-        _refuse_other_servers(meta.config, session.profile or "default")
-        if found.path_style is None and (style := (scoped.get("s3") or {}).get("addressing_style")) in _STYLES:
-            found.path_style = _STYLES[style]
-        if found.verify is None:
-            found.verify = session.get_config_variable("ca_bundle")
-        if found.checksums is None:
-            found.checksums = session.get_config_variable("request_checksum_calculation")
-        if not signs:
-            return
-        credentials = session.get_credentials()
-        if credentials is None:
-            raise botocore.exceptions.NoCredentialsError
-
-    def renew() -> Mapping[str, Any]:
-        frozen = credentials.get_frozen_credentials()
-        keys = (frozen.access_key, frozen.secret_key, frozen.token)
-        renewed_at = datetime.now(UTC) + _RENEWED
-        return _as_obstore(keys, renewed_at)
-
-    found.credentials = renew
 
 
 _STYLES: Final = {"path": True, "virtual": False}
 
 
-def _as_obstore(keys: Keys, until: datetime | None) -> Mapping[str, Any]:
-    return {"access_key_id": keys[0], "secret_access_key": keys[1], "token": keys[2], "expires_at": until}
+def _credentials(session: Any, options: S3Options) -> Credentials:
+    """Return what gives the keys of the options, or those that botocore finds: it renews them itself."""
+    import botocore.credentials  # noqa: PLC0415
+    import botocore.exceptions  # noqa: PLC0415
+
+    if options.has_keys:
+        found = botocore.credentials.Credentials(options.key, options.secret, options.token)
+    else:
+        found = session.get_credentials()
+    if found is None:
+        raise botocore.exceptions.NoCredentialsError
+
+    def renew() -> Mapping[str, Any]:
+        keys = found.get_frozen_credentials()
+        named = {"access_key_id": keys.access_key, "secret_access_key": keys.secret_key, "token": keys.token}
+        _refuse_blank_characters(named)
+        return {**named, "expires_at": datetime.now(UTC) + _RENEWED}
+
+    renew()
+    return renew
 
 
 def _proxy(options: S3Options, endpoint: str) -> str | None:
     """Return the proxy for a server: of the options, else of the environment unless ``no_proxy`` names the server."""
+    from botocore.utils import get_environ_proxies  # noqa: PLC0415
+
     if options.proxy is not None:
         return options.proxy or None
-    if not any(name.lower() in _PROXIES for name in os.environ):
-        return None
-    from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - what botocore asks, too
-
-    server = urlsplit(endpoint)
-    if proxy_bypass(server.hostname or ""):
-        return None
-    proxies = getproxies()
-    proxy = proxies.get(server.scheme) or proxies.get("all")
+    proxies = get_environ_proxies(endpoint)
+    proxy: str | None = proxies.get(urlsplit(endpoint).scheme) or proxies.get("all")
     if proxy is None or "://" in proxy:
         return proxy
     return f"http://{proxy}"
@@ -413,6 +309,10 @@ def _explain_errors(options: S3Options) -> Iterator[None]:
         by = "AWS_PROFILE"
     try:
         yield
+    except InvalidInput:
+        raise
+    except ValueError as error:
+        raise InvalidInput(f"the settings of AWS cannot be used: {error}") from None
     except theirs.ProfileNotFound:
         raise InvalidInput(f"there is no profile {profile!r}, which {by} names, in the files of AWS") from None
     except theirs.ConfigParseError as error:
