@@ -160,6 +160,7 @@ def _request(route: str, namespace: str, table: str, view: str, method: str) -> 
         ("principals:\n  a: {token_sha256: H0, write: [' sales']}", r"line 2: a\.write\.0: no name matches ' sales'"),
         ("principals:\n  a: {token_sha256: H0, write: ['sales..t']}", "no name matches 'sales..t'"),
         ("principals:\n  a: {token_sha256: H0, write: ['']}", "no name matches ''"),
+        ("principals:\n  a: {token_sha256: H0, write: ['a.b\\c']}", "no name matches"),
         ("principals:\n  a: {token_sha256: H0, rate: 0}", r"line 2: a\.rate: "),
         ("principals:\n  a: {token_sha256: H0, rate: true}", r"line 2: a\.rate: "),
         ("principals:\n  a: {token_sha256: H0, rate: '5'}", r"line 2: a\.rate: "),
@@ -170,6 +171,8 @@ def _request(route: str, namespace: str, table: str, view: str, method: str) -> 
             "a.read matches nothing: no lakehouse",
         ),
         ("principals:\n  a: {token_sha256: H0}\n  b: {token_sha256: H0}", "line 3: b has the token of a"),
+        ("principals:\n  b: &b {token_sha256: H0, manage: ['*']}\n  a: *b", "line 3: a has the token of b"),
+        ("principals:\n  a: {token_sha256: H0}\n---\nprincipals: {}", "line 3: not YAML: but found another document"),
         ("principals:\n  a: {tokens: [{sha256: H0}, {sha256: H0}]}", "line 2: a has the token of a"),
         (
             "principals:\n  a: {tokens: [{sha256: H0, expires: soon}]}",

@@ -32,6 +32,7 @@ _MOST_A_SECOND: Final = 1e6
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _SOME: Final = re.compile(r"\[[^]]+\]|[*?]")
 """What stands for characters in a pattern."""
+_ESCAPED: Final = re.compile(r"\\[.\\]")
 _EXAMPLE: Final = "principals: {etl: {token_sha256: ..., write: ['sales.*'], read: ['*']}}"
 _ALL: Final = ""
 """Stands for the lakehouse of a right that names none."""
@@ -500,9 +501,9 @@ def _wrong_by(error: ErrorDetails) -> _Wrong:
 def _may_match(pattern: str) -> bool:
     """Whether there may be a name that a pattern matches: each of its levels can be one."""
     sample = _SOME.sub("x", pattern)
-    sample = sample.replace("\\.", "")
+    sample = _ESCAPED.sub("", sample)
     levels = sample.split(".")
-    return all(map(is_addressable, levels))
+    return "\\" not in sample and all(map(is_addressable, levels))
 
 
 def is_addressable(name: str) -> bool:
