@@ -6,11 +6,12 @@ requests there are, so it is not replayed: all schedules within the bounds that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.simulation.explore import Bounds, explore
 from tests.simulation.replay import told
@@ -120,15 +121,24 @@ DEFECTS: Final[dict[str, Defect]] = {
 
 
 _LONG: Final = {"1, PyIceberg", "2", "2, dead export"}
-_PARAMETERS: Final = [
-    pytest.param(defect, id=name, marks=[pytest.mark.slow] if name in _LONG else []) for name, defect in DEFECTS.items()
-]
+"""Explored by `make test-all` only."""
+_SAMPLE: Final = 4
+"""Of schedules with two decisions `make test` runs every fourth."""
 
 
-@pytest.mark.parametrize("defect", _PARAMETERS)
-def test_nothing_is_found_any_more(defect: Defect, record_property: Callable[[str, object], None]) -> None:
+def _explorations() -> Iterator[ParameterSet]:
+    """Yield each defect with the number of parts of which one is explored."""
+    for name, defect in DEFECTS.items():
+        has_two = defect.bounds.preemptions + defect.bounds.faults > 1
+        if has_two and name not in _LONG:
+            yield pytest.param(defect, _SAMPLE, id=name)
+        yield pytest.param(defect, 1, id=f"{name}, whole" if has_two else name, marks=[pytest.mark.slow] * has_two)
+
+
+@pytest.mark.parametrize(("defect", "parts"), [*_explorations()])
+def test_nothing_is_found_any_more(defect: Defect, parts: int, record_property: Callable[[str, object], None]) -> None:
     """Within the bounds in which the defect was found."""
     scenario = Scenario(tuple(defect.kinds.split("+")), courtesy=defect.courtesy)
-    found = explore(scenario, defect.bounds)
+    found = explore(scenario, replace(defect.bounds, parts=parts))
     record_property("schedules", found.schedules)
     assert found.violation is None, told(scenario, found.violation)
