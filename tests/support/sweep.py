@@ -83,6 +83,7 @@ Action = Callable[[], object]
 State = dict[str, Any]
 MODES: Final[tuple[Mode, ...]] = ("kill", "fail", "fail_from", "lose_from", "kill_after", "lose")
 """In an order in which every third request of each leaves, all of them together, what each request may leave last."""
+_DECIDES: Final = frozenset({"create", "swap"})
 MENDED: Final = frozenset({"fail", "lose"})
 """One request that fails, or whose answer is lost, is no failure of the operation."""
 HURRY: Final = {"retries": 2, "retry_base_seconds": 0}
@@ -1018,10 +1019,12 @@ class Sweep:
         """Whether a request is disturbed in this way.
 
         A death beside a read leaves what a death after the last change leaves, and one read without an answer is one
-        that failed. Of many listings of folders only every third is disturbed, in one way each.
+        that failed. Of many listings of folders only every third is disturbed, in one way each. A request that
+        decides who was first is disturbed twice as often as others.
         """
         kind = self.prepared.log[at - 1][0]
-        is_its_turn = at % every == (1 + number) % every
+        often = max(1, every // 2) if kind in _DECIDES else every
+        is_its_turn = at % often == (1 + number) % often
         if kind not in {"get", "head", "list"}:
             return is_its_turn
         if MODES[number] in {"kill", "kill_after", "lose"}:
