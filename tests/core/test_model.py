@@ -11,8 +11,7 @@ import pytest
 from tests.support.lakes import compacted, new_lake, smallest_target
 
 
-@pytest.mark.parametrize("order", [3, 4, 5, 8])
-@pytest.mark.parametrize("room", [0, 2500])
+@pytest.mark.parametrize(("order", "room"), [(3, 0), (4, 2500), (5, 0), (8, 2500)])
 def test_a_tree_that_grows_and_shrinks_stays_whole(tmp_path: Path, order: int, room: int) -> None:
     """A long life in few, large steps: three levels up, and back to an empty leaf."""
     lake = new_lake(tmp_path, order, smallest_target(order) + room)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.memory import ColumnMemorySink, MemorySink, prove_tree
@@ -19,6 +19,8 @@ from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import PayingChildren, Ref, dirty_children, heaviest_children
 
 ORDERS = st.integers(3, 9)
+IN_FOUR_WAYS = settings(max_examples=settings().max_examples // 3)
+"""Of a test that is run for each of four ways to break something."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -209,6 +211,7 @@ def swap(node: Node) -> None:
 
 
 @pytest.mark.parametrize("sabotage", [drop, duplicate, change, swap])
+@IN_FOUR_WAYS
 @given(order=ORDERS, number=st.integers(0, 20))
 def test_a_rewrite_that_breaks_an_entry_is_not_proved(sabotage: Sabotage, order: int, number: int) -> None:
     """An entry lost, doubled or changed between reading and writing, in any one node, shows in the sums."""
@@ -242,6 +245,7 @@ def test_swapped_values_are_never_a_proof() -> None:
 
 
 @pytest.mark.parametrize("way", ["lost", "changed", "made a deletion", "doubled"])
+@IN_FOUR_WAYS
 @given(order=ORDERS, number=st.integers(0, 12), target=st.sampled_from([0, 3000, 6000]))
 def test_a_message_that_stays_and_is_not_the_same_is_not_proved(way: str, order: int, number: int, target: int) -> None:
     """Of messages that a partial flush leaves in the buffers of new nodes, in any one of them."""
