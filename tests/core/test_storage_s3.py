@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.support.faults import FaultPlan, attach
+from tests.support.fleets import Silent
 from tests.support.proofs import forget_proofs
 from tests.support.s3_servers import SECRET, S3Server, free_port
 from tests.support.storage_suite import Place, StorageSuite, refuses_after_a_fork
@@ -22,7 +23,7 @@ from trinitylake_core.errors import (
     StorageFull,
     UnsafeStorage,
 )
-from trinitylake_core.storage import Storage, check_conformance, open_storage
+from trinitylake_core.storage import Storage, check_conformance, open_storage, silence
 from trinitylake_core.storage.contests import SCRATCH_PREFIX
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.store_errors import map_error, refused_swap
@@ -278,6 +279,19 @@ def test_a_server_that_is_not_there_is_told_after_the_retries(options: dict[str,
         storage.create("root", b"x")
     assert not isinstance(refused.value, OutcomeUnknown)
     assert 3 + 3 == storage.counts.requests()
+
+
+def test_a_store_elsewhere_that_hangs_is_asked_once(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    """It takes requests and never answers: each further one would wait as long."""
+    monkeypatch.setattr(silence, "_PATIENT_SECONDS", 0.5)
+    with Silent() as server:
+        patience = {"endpoint_url": server.endpoint, "read_timeout": 0.6, "hedged_share": 0, "retries": 5}
+        storage = open_storage("s3://lakes/x", options | patience)
+        storage.gives_up = True
+        for _ in range(3):
+            with pytest.raises(StorageError, match=r"no answer|failed 1 times"):
+                storage.info("file")
+    assert 1 == storage.counts.requests()
 
 
 def test_wrong_options_are_told() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -148,12 +149,13 @@ class BaseStorage(Storage):
 
     def _retry(self, kind: Kind, path: str, action: Callable[[], T]) -> T:
         attempt = 0
+        began = time.monotonic()
         with self._silence:
             while True:
                 try:
                     return self._request(kind, path, action)
                 except TransientError as error:
-                    if attempt >= self._common.retries or (self.gives_up and self._failures.have_begun()):
+                    if attempt >= self._common.retries or (self.gives_up and self._failures.are_enough(began)):
                         text = f"{kind} of {self.root}{path} failed {attempt + 1} times; last: {self._clean(error)}"
                         raise Unanswered(text) from None
                 self._common.pause(attempt)

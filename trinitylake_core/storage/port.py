@@ -111,7 +111,7 @@ class Storage(abc.ABC):
     #: the root URI, always ending in ``/``
     root: str
     counts: RequestCounts
-    #: whether it is asked no more for a while once it gave no answer some times in a row: one of files elsewhere
+    #: whether it is asked no more for a while once it gave no answer: one of files elsewhere
     gives_up: bool = False
 
     @abc.abstractmethod

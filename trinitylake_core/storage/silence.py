@@ -17,8 +17,12 @@ from trinitylake_core.storage.failures import Unanswered
 
 T = TypeVar("T")
 _FAILURES: Final = 3
+_PATIENT_SECONDS: Final = 20.0
+"""A request that has waited longer than that gets no further attempt, and the store is asked no more at once."""
 _ASKED_AGAIN_SECONDS: Final = 60.0
-"""For so long a store is asked no more: it costs a job little to try again, and a service is served again."""
+"""For so long a store is asked no more at the least: a service is served again."""
+_ASKED_AGAIN_TIMES: Final = 10
+"""So many times longer than the last request waited: one that hangs costs a long job a tenth of its time."""
 
 
 class Silence:
@@ -49,28 +53,34 @@ class Silence:
 
 
 class Failures:
-    """How often in a row a store gave no answer, after all attempts. Then it is asked no more for a while."""
+    """How often in a row a store gave no answer. After some times, or a long one, it is asked no more for a while."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._last = 0.0
+        self._ends = 0.0
 
-    def have_begun(self) -> bool:
-        """Whether the last request had no answer after all attempts: the next one gets one attempt, which may hang."""
-        return self._count > 0
+    def are_enough(self, began: float) -> bool:
+        """Whether a request that began then gets no further attempt, which may hang, too."""
+        return self._count > 0 or time.monotonic() - began >= _PATIENT_SECONDS
 
     def ask(self, store: str, action: Callable[[], T]) -> T:
-        """Return the answer of a store. Raises ``StorageError``: it gives none, or has given none some times in a row.
+        """Return the answer of a store. Raises ``StorageError``: it gives none, or has given none before.
 
         A refusal is an answer, which may be another one for another file: who chose that file may not stop all others.
         """
-        if self._count >= _FAILURES and time.monotonic() < self._last + _ASKED_AGAIN_SECONDS:
-            raise StorageError(f"{store} gave no answer {self._count} times in a row, and is asked no more for a while")
+        began = time.monotonic()
+        if began < self._ends:
+            raise StorageError(f"{store} gave no answer, and is asked no more for a while")
         try:
             answer = action()
         except Unanswered:
-            self._count += 1
-            self._last = time.monotonic()
+            self._note_silence(time.monotonic() - began)
             raise
         self._count = 0
         return answer
+
+    def _note_silence(self, seconds: float) -> None:
+        self._count += 1
+        if self._count >= _FAILURES or seconds >= _PATIENT_SECONDS:
+            pause = max(_ASKED_AGAIN_SECONDS, _ASKED_AGAIN_TIMES * seconds)
+            self._ends = time.monotonic() + pause
