@@ -268,7 +268,6 @@ class LocalRewriter:
         made: list[tuple[DataFile, bytes]] = []
 
         def read() -> Iterator[pa.RecordBatch]:
-            nonlocal before
             contents = zip(old, self._lake.storage.map(old, reader.content), strict=True)
             left = MOST_UNPACKED
             for file, data in contents:
@@ -281,7 +280,7 @@ class LocalRewriter:
                     yield batch
                 if proves_rows:
                     _, unpacked = opened
-                    before += self._hash_file(file, data, unpacked, columns)
+                    self._hash_file(file, data, unpacked, columns, before)
 
         parts = _Parts(read(), sum(each.rows for each in old), group.decision.after, target)
         for part in parts.files():
@@ -296,7 +295,7 @@ class LocalRewriter:
             for file, data in made:
                 claimed = ClaimedColumns(claims_of(metadata, file))
                 _, unpacked = open_parquet(file.uri, data)
-                after += self._hash_file(file, data, unpacked, columns, claimed)
+                self._hash_file(file, data, unpacked, columns, after, claimed)
             refuse_other_rows(before, after)
         return made
 
@@ -306,13 +305,14 @@ class LocalRewriter:
         data: bytes,
         unpacked: Unpacked,
         columns: Sequence[int],
+        total: RowsHash,
         claimed: ClaimedColumns | None = None,
-    ) -> RowsHash:
-        """Return the hash of the rows of a file."""
+    ) -> None:
+        """Add the rows of a file to a hash."""
         self._refuse_late()
         if unpacked.largest_group > MOST_BYTES:
             raise TooLarge(f"{file.uri}: a row group unpacks to more than {MOST_BYTES:,} bytes, too many to be proved")
-        return hash_file(data, columns, claimed, batch_rows=unpacked.batch_rows)
+        hash_file(data, columns, total, claimed, batch_rows=unpacked.batch_rows)
 
     def _refuse_late(self, why: str = "the time was used up, and nothing of it was committed") -> None:
         """Raise :class:`_Stopped` once the time of the run is used up."""
