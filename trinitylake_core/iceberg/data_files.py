@@ -22,6 +22,7 @@ from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
+    schema_to_pyarrow,
 )
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table.metadata import TableMetadata
@@ -36,21 +37,8 @@ from trinitylake_core.table_places import Located
 _ROW_GROUP_BYTES: Final = 128 << 20
 """A row group of a new file has at the most so many bytes of rows, unpacked: they are in memory at once."""
 _FIELD_ID: Final = b"PARQUET:field_id"
-_SAME_TYPES: Final[Mapping[type[types.IcebergType], tuple[pa.DataType, ...]]] = {
-    types.BooleanType: (pa.bool_(),),
-    types.IntegerType: (pa.int32(),),
-    types.LongType: (pa.int64(),),
-    types.FloatType: (pa.float32(),),
-    types.DoubleType: (pa.float64(),),
-    types.DateType: (pa.date32(),),
-    types.TimeType: (pa.time64("us"),),
-    types.TimestampType: (pa.timestamp("us"),),
-    types.TimestamptzType: (pa.timestamp("us", "UTC"),),
-    types.StringType: (pa.string(), pa.large_string()),
-    types.BinaryType: (pa.binary(), pa.large_binary()),
-    types.UUIDType: (pa.uuid(),),
-}
-"""How Arrow reads the columns of a file that need no translation."""
+_SHORT: Final = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+"""Types that are one in Parquet: a file says in which its writer held the values."""
 
 
 class NeedsSpark(Exception):
@@ -68,7 +56,7 @@ class DataFileReader:
 
     def __init__(self, metadata: TableMetadata, located: Located) -> None:
         self._located = located
-        self._schema = sanitize_column_names(metadata.schema())
+        self._schema = schema_to_pyarrow(sanitize_column_names(metadata.schema()))
 
     def content(self, file: DataFile) -> bytes:
         """Return a data file. One ``get``, which asks for no more than the manifest says that there is.
@@ -109,26 +97,12 @@ class DataFileReader:
         with in_our_words(f"the data file {file.uri}"):
             found = opened.schema_arrow
         try:
-            fields = fields_of(self._schema.fields, list(found))
+            order = _order_in(self._schema, found)
         except NeedsSpark as error:
             raise NeedsSpark(f"{file.uri} has another schema than the table has now: {error}") from None
-        order = [found.get_field_index(each.name) for each in fields]
-        schema = pa.schema(fields)
         with in_our_words(f"the data file {file.uri}"):
             for batch in opened.iter_batches(unpacked.batch_rows, use_threads=False):
-                yield _fit([batch.column(number) for number in order], schema)
-
-
-def _fit(columns: Iterable[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    """Return columns as a batch of a schema, which differs from theirs in what is optional, or in the size of offsets.
-
-    Nothing else is cast: names and IDs of nested fields are no part of a type's identity.
-    """
-    fitted = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(fitted, schema=schema)
+                yield batch.select(order).cast(self._schema)
 
 
 def open_parquet(uri: str, data: bytes) -> OpenedFile:
@@ -144,83 +118,44 @@ def open_parquet(uri: str, data: bytes) -> OpenedFile:
         raise UnreadableTable(str(error), path=uri) from None
 
 
-def fields_of(wanted: Iterable[types.NestedField], found: list[pa.Field]) -> list[pa.Field]:
-    """Return the fields of a file in the order of the table's, as they are written again.
-
-    Raises ``NeedsSpark``: there are others, or one has another name, ID or type.
-    """
-    known = {_id_of(each): each for each in found}
-    fields: list[pa.Field] = []
+def _order_in(wanted: pa.Schema, found: pa.Schema) -> list[int]:
+    """Return where the columns of a table are in a file. Raises ``NeedsSpark``: they are others."""
+    places = {_id_of(each): number for number, each in enumerate(found)}
+    order: list[int] = []
     for each in wanted:
-        fields.append(_field_of(each, known.pop(each.field_id, None)))
-    if known or len(fields) != len(found):
+        place = places.get(_id_of(each))
+        if place is None or not _is_like(each, found.field(place)):
+            raise NeedsSpark(f"column {each.name!r} is not in it, or has another ID, name or type there")
+        order.append(place)
+    if len(order) != len(found):
         raise NeedsSpark("it has other columns")
-    return fields
+    return order
 
 
 def _id_of(field: pa.Field) -> int | None:
+    """Return the ID of a field: what holds the keys and values of a map has none."""
     if field.metadata is None:
         return None
     text = field.metadata.get(_FIELD_ID, b"")
     return int(text) if text.isdigit() else None
 
 
-def _field_of(wanted: types.NestedField, found: pa.Field | None) -> pa.Field:
-    """Return the field of a file with the ID of the table's, and its name."""
-    name = wanted.name
-    number = wanted.field_id
-    if found is None:
-        raise NeedsSpark(f"column {name!r} is not in it, or without the ID {number}")
-    if _id_of(found) != number or found.name != name:
-        raise NeedsSpark(f"column {name!r} has another ID or name there")
-    if found.nullable and wanted.required:
-        raise NeedsSpark(f"column {name!r} is required, and may be null there")
-    kind = _type_of(wanted.field_type, found.type)
-    if kind is None:
-        raise NeedsSpark(f"column {name!r} has another type there")
-    ids = {_FIELD_ID: str(number)}
-    return pa.field(name, kind, not wanted.required, ids)
-
-
-def _type_of(wanted: types.IcebergType, found: pa.DataType) -> pa.DataType | None:
-    """Return the type of a column in Arrow, with the IDs of what is nested in it; ``None``: it is another one."""
-    if isinstance(wanted, types.StructType):
-        return _struct_of(wanted, found) if pa.types.is_struct(found) else None
-    if isinstance(wanted, types.ListType):
-        return _list_of(wanted, found)
-    if isinstance(wanted, types.MapType):
-        if not pa.types.is_map(found):
-            return None
-        key = _field_of(wanted.key_field, found.key_field.with_name("key"))
-        value = _field_of(wanted.value_field, found.item_field.with_name("value"))
-        return pa.map_(key, value)
-    return found if found in _types_of(wanted) else None
-
-
-def _struct_of(wanted: types.StructType, found: pa.DataType) -> pa.DataType | None:
-    """Return the type of a struct with the same fields in the same order."""
-    fields = list(found)
-    typed = fields_of(wanted.fields, fields)
-    names = [each.name for each in fields]
-    ordered = [each.name for each in typed]
-    return pa.struct(typed) if names == ordered else None
-
-
-def _list_of(wanted: types.ListType, found: pa.DataType) -> pa.DataType | None:
-    """Return the type of a list; writers give its field names of their own."""
-    is_large = pa.types.is_large_list(found)
-    if not (is_large or pa.types.is_list(found)):
-        return None
-    element = _field_of(wanted.element_field, found.value_field.with_name("element"))
-    return pa.large_list(element) if is_large else pa.list_(element)
-
-
-def _types_of(wanted: types.IcebergType) -> tuple[pa.DataType, ...]:
-    if isinstance(wanted, types.DecimalType):
-        return (pa.decimal128(wanted.precision, wanted.scale),)
-    if isinstance(wanted, types.FixedType):
-        return (pa.binary(len(wanted)),)
-    return _SAME_TYPES.get(type(wanted), ())
+def _is_like(wanted: pa.Field, found: pa.Field, *, is_named: bool = True) -> bool:
+    """Whether a field of a file is the table's. Writers give the parts of lists and maps names of their own."""
+    if _id_of(wanted) != _id_of(found) or (is_named and wanted.name != found.name):
+        return False
+    if found.nullable and not wanted.nullable:
+        return False
+    ours = wanted.type
+    theirs = found.type
+    if not ours.num_fields:
+        return theirs in (ours, _SHORT.get(ours))
+    is_list = pa.types.is_large_list(ours) and pa.types.is_list(theirs)
+    if not (is_list or theirs.id == ours.id) or theirs.num_fields != ours.num_fields:
+        return False
+    are_named = pa.types.is_struct(ours) and _id_of(wanted) is not None
+    inner = ((ours.field(number), theirs.field(number)) for number in range(ours.num_fields))
+    return all(_is_like(*each, is_named=are_named) for each in inner)
 
 
 # -- writing ---------------------------------------------------------------------------------------------
@@ -292,9 +227,8 @@ class RowWriter:
                     repeats = self._repeating_columns(gathered)
                     options = self._packing | bloom | {"use_dictionary": repeats}
                     writer = parquet.ParquetWriter(stream, gathered[0].schema, **options)
-                fitted = [_fit(each.columns, writer.schema) for each in gathered]
-                nans.add(fitted)
-                table = pa.Table.from_batches(fitted)
+                nans.add(gathered)
+                table = pa.Table.from_batches(gathered)
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
             note_written(stream.tell())
         if writer is None:
@@ -358,9 +292,7 @@ class RowWriter:
 
         A dictionary of values that hardly repeat makes a file larger, and takes longer than all the rest.
         """
-        schema = batches[0].schema
-        fitted = [_fit(each.columns, schema) for each in batches]  # files may differ in what is optional
-        first = pa.Table.from_batches(fitted).slice(0, _SAMPLE_ROWS)
+        first = pa.Table.from_batches(batches).slice(0, _SAMPLE_ROWS)
         unlike: set[str] = set()
         for name in first.column_names:
             if _hardly_repeats(first.column(name)):
