@@ -17,6 +17,7 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project import checks, fleet_health, notifications
+from dagster_project.assets import BACKUP_VERIFIED, INTEGRITY
 from dagster_project.config.settings import Notifications
 from dagster_project.notifications import Problem
 from dagster_project.scope import FLEET, last_evaluation
@@ -31,8 +32,8 @@ _SINCE: Final = "since"
 _SETTLING: Final = "settling"
 _FAILED: Final = "failed"
 """The keys of the cursor with the memory of storages that fail; the third one is in :mod:`.notifications`."""
-_AS_WARNING: Final = " (warning)"
-"""How what is known of a problem ends that was a warning the last time."""
+_SEVERITIES: Final = {each: f" ({each})" for each in (notifications.ERROR, notifications.WARNING)}
+"""How what is known of a problem ends, by its severity when it was last sent or seen."""
 _SETTLES_SECONDS: Final = 75.0
 """Lakehouses are polled once a minute: by then all of a storage that fails have failed, or it is well again."""
 _NAMED: Final = 10
@@ -152,6 +153,7 @@ def add_assets_and_checks(
         (partitioned if has_partitions else plain).append(key)
     add_failed_checks(survey, instance, plain)
     add_failed_partitions(survey, instance, partitioned)
+    _join_warnings(survey)
     _add_unreachable(survey)
     assets = [key for key in graph.materializable_asset_keys if is_ours(key) or not only_ours]
     if time.time() - since >= _FIRST_DAY_SECONDS:
@@ -202,6 +204,17 @@ def _add_evaluation(
         page=page,
         check=key.name,
     )
+
+
+def _join_warnings(survey: Survey) -> None:
+    """Leave out that a backup warns where the lakehouse itself does: most often both name one damaged snapshot."""
+    abouts = {each.about for each in survey.failing.values()}
+    for each, problem in list(survey.failing.items()):
+        if problem.check != BACKUP_VERIFIED or problem.severity != notifications.WARNING:
+            continue
+        if problem.about.replace(BACKUP_VERIFIED, INTEGRITY) in abouts:
+            del survey.failing[each]
+            survey.undecided.add(each)
 
 
 def _add_unreachable(survey: Survey) -> None:
@@ -304,14 +317,25 @@ def _hold_back(survey: Survey, each: str, memory: Memory, now: float, *, is_know
 
 
 def compare_severities(survey: Survey, known: dict[str, str]) -> None:
-    """Let a warning that has become an error be sent again, and note which error is a warning now."""
+    """Let a check that warned, or of which an older release noted no severity, be sent again as an error.
+
+    Which error is a warning now is noted.
+    """
     for each in survey.failing.keys() & known.keys():
-        is_warning = survey.failing[each].severity == notifications.WARNING
-        was_warning = known[each].endswith(_AS_WARNING)
-        if is_warning and not was_warning:
-            known[each] += _AS_WARNING
-        elif was_warning and not is_warning:
+        problem = survey.failing[each]
+        if known[each].endswith(_SEVERITIES[problem.severity]):
+            continue
+        if problem.severity == notifications.ERROR and problem.check not in {None, checks.REACHABLE}:
             survey.again.add(each)
+        else:
+            known[each] = _without_severity(known[each]) + _SEVERITIES[problem.severity]
+
+
+def _without_severity(known: str) -> str:
+    """Return what a problem is about by what is known of it."""
+    for end in _SEVERITIES.values():
+        known = known.removesuffix(end)
+    return known
 
 
 # -- what is sent ----------------------------------------------------------------------------------------
@@ -331,7 +355,7 @@ def send_changes_of(
     for each in [*begun, *ended][:_AT_ONCE]:
         problem = survey.failing.get(each)
         well = sorted(memory.failed.get(each, ()))
-        about = _describe_unreachable(each, well) if well else known.get(each, "").removesuffix(_AS_WARNING)
+        about = _describe_unreachable(each, well) if well else _without_severity(known.get(each, ""))
         try:
             notifications.send_problem(notify, each, problem, about, well)
         except OSError as error:
@@ -343,7 +367,7 @@ def send_changes_of(
             del failing[each]
             memory.forget(each)
             continue
-        failing[each] = problem.about + _AS_WARNING * (problem.severity == notifications.WARNING)
+        failing[each] = problem.about + _SEVERITIES[problem.severity]
         if problem.settles:
             memory.told[each] = [*problem.lakehouses]
     return sent, failing

@@ -147,6 +147,20 @@ def test_a_warning_is_sent_as_a_warning_and_again_when_it_is_an_error(
     assert "backup_verified of lakehouse/sales: it does not fail any more" == webhook.messages[-1]["text"]
 
 
+@pytest.mark.parametrize(("severity", "sent"), [("ERROR", ["error"]), ("WARN", [])])
+def test_after_an_upgrade_what_was_known_to_fail_is_sent_once_as_an_error(
+    webhook: Received, instance: dg.DagsterInstance, severity: str, sent: list[str]
+) -> None:
+    """An older release noted no severity: what it had sent as a warning, and is an error by now, was sent to nobody."""
+    evaluated(instance, passed=False, severity="WARN")
+    cursor = tick(webhook, instance, None)
+    assert cursor is not None
+    webhook.messages.clear()
+    evaluated(instance, passed=False, severity=severity)
+    tick(webhook, instance, tick(webhook, instance, cursor.replace(" (warning)", "")))
+    assert sent == [each["severity"] for each in webhook.messages]
+
+
 STANZAS = (
     {"name": "sales", "root": "s3://lakes/sales", "storage_options": {"endpoint_url": "http://down.example:9000"}},
     {"name": "hr", "root": "s3://lakes/hr", "storage_options": {"endpoint_url": "http://down.example:9000"}},
