@@ -6,7 +6,7 @@ properties of each table, and knows nothing of versions; ``tables clean`` keeps 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -42,6 +42,9 @@ class TableRetention:
         deleting_count: how many there are.
         lost: those of the oldest kept version of which files are gone, the same way.
         lost_count: how many there are.
+        foreign: those whose metadata name a place that the definition does not have, as release 0.1.0 left it: no
+            client is given them. The same way, if that is asked for.
+        foreign_count: how many there are.
     """
 
     kept_seconds: float
@@ -53,6 +56,8 @@ class TableRetention:
     deleting_count: int = 0
     lost: list[str] = field(default_factory=list)
     lost_count: int = 0
+    foreign: list[str] = field(default_factory=list)
+    foreign_count: int = 0
 
     def look(self, name: str, table: TableDef, *, cleaned: bool) -> None:
         """Compare one table; ``cleaned``: this pipeline cleans the tables of the lakehouse."""
@@ -72,12 +77,15 @@ class TableRetention:
                 self.deleting.append(name)
 
 
-def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None = None) -> TableRetention | None:
+def table_retention(
+    lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None = None, places: bool = False
+) -> TableRetention | None:
     """Compare the retention of tables and lakehouse; ``None`` without an Iceberg table that has metadata.
 
     Reads the first ``most`` tables, of the newest version and of the oldest. Costs the nodes that contain them, one
     ``get`` for each definition, a ``get`` and a ``head`` for each table of the oldest version, and at most two more for
-    the age of the oldest version that is kept, and one for each damaged snapshot.
+    the age of the oldest version that is kept, and one for each damaged snapshot. With ``places`` also a ``get`` for
+    each table of the newest version.
     """
     first = lake.at(version=lake.stats().oldest_version)
     if now is None:
@@ -87,11 +95,16 @@ def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None =
     cleaned = lake.root_node.tables_void_before_millis > 0
     entries = list(islice(lake.objects(kind=TABLE), most + 1))
     found.more = len(entries) > most
-    for name, table in _tables(lake, entries[:most]):
+    newest = list(_tables(lake, entries[:most]))
+    for name, table in newest:
         found.look(name, table, cleaned=cleaned)
+    if places:
+        foreign = _choose(lake, newest, TableFiles(lake.storage).find_foreign_place)
+        found.foreign = foreign[:_NAMED]
+        found.foreign_count = len(foreign)
     oldest_entries = islice(first.objects(kind=TABLE), most)
     oldest = list(_tables(first, oldest_entries))
-    lost = _lost_files(lake, oldest)
+    lost = _choose(lake, oldest, TableFiles(lake.storage).has_lost_files)
     found.lost = lost[:_NAMED]
     found.lost_count = len(lost)
     if not found.tables and not oldest:
@@ -114,19 +127,18 @@ def _kept_since(lake: Lakehouse, first: Lakehouse) -> int:
     return since
 
 
-def _lost_files(lake: Lakehouse, tables: Sequence[tuple[str, TableDef]]) -> list[str]:
-    """Return the names of the tables whose metadata, or whose oldest manifest list, are gone."""
-    files = TableFiles(lake.storage)
+def _choose(lake: Lakehouse, tables: Sequence[tuple[str, TableDef]], look: Callable[[TableDef], object]) -> list[str]:
+    """Return the names of the tables of which a look, side by side with the others, finds something."""
 
-    def ask(named: tuple[str, TableDef]) -> tuple[str, bool | None]:
+    def ask(named: tuple[str, TableDef]) -> tuple[str, object]:
         name, table = named
-        return name, files.has_lost_files(table)
+        return name, look(table)
 
-    lost = []
-    for name, is_lost in lake.storage.map(tables, ask):
-        if is_lost:
-            lost.append(name)
-    return lost
+    chosen = []
+    for name, found in lake.storage.map(tables, ask):
+        if found:
+            chosen.append(name)
+    return chosen
 
 
 def _tables(lake: Lakehouse, entries: Iterable[ObjectEntry]) -> Iterator[tuple[str, TableDef]]:
@@ -153,4 +165,10 @@ def advice(found: TableRetention, age: str) -> Iterator[str]:
         yield (
             f"warning: {found.deleting_count} of {found.tables} Iceberg tables delete old metadata at each commit, "
             f"and older versions cannot be read then; remove {DELETES_METADATA}: {', '.join(found.deleting)}"
+        )
+    if found.foreign_count:
+        yield (
+            f"warning: no client of an endpoint is given {found.foreign_count} of {found.tables} Iceberg tables (403): "
+            "their metadata name a place that their definitions lack, as release 0.1.0 left them. If the place is the "
+            f"table's, register the file again (`register_table` with `overwrite`): {', '.join(found.foreign)}"
         )

@@ -21,6 +21,7 @@ from trinitylake_core.tables import (
     as_directory,
     base_uri,
     full_uri,
+    here,
     metadata_uri,
     own_directory,
     path_below,
@@ -114,6 +115,24 @@ def identity_of(root: str, definition: NamespaceDef | TableDef | ViewDef) -> Ide
             metadata = metadata_uri(root, definition) or ""
         own = own_directory(root, metadata) or ""
     return Identity(uuid, metadata, own, frozenset(_others_of(root, definition, own)))
+
+
+def foreign_place(root: str, definition: TableDef, metadata: str, former: str, places: Iterable[str]) -> str | None:
+    """Return the first directory in the metadata of a table that its definition does not have, if there is one.
+
+    It may lie around its metadata file: release 0.1.0 let that be the directory of others, too. ``former`` is the root
+    below which the table was written, if it came here with its lakehouse.
+    """
+    identity = identity_of(root, definition)
+    held = tuple(here(root, each, former) for each in identity.directories)
+    directory_of_file, _, _ = metadata.rpartition("/")
+    beside = as_directory(canonical(root, directory_of_file.removesuffix("/metadata")))
+    for place in places:
+        location = here(root, place, former)
+        directory = as_directory(canonical(root, location))
+        if directory != beside and not directory.startswith(held):
+            return place
+    return None
 
 
 def _others_of(root: str, definition: TableDef | ViewDef, own: str) -> Iterator[str]:

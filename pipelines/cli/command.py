@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
-from pipelines.cli.contents import ENTRIES, OPTION_ALIASES
+from pipelines.cli.contents import ALIASES, ENTRIES, OPTION_ALIASES
 from pipelines.cli.report import Table, fields, summarise
 from pipelines.cli.resolve_root import applicable, storage_options
 from trinitylake_core.durations import parse_age
@@ -42,6 +42,8 @@ ROOT_VARIABLE: Final = "TRINITYLAKE_ROOT"
 DONE: Final = 0
 FOUND_PROBLEMS: Final = 1
 _LIKE_A_ROOT: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|/|\.{1,2}(?:/|$)")
+_NEW_NAMES: Final = frozenset({"NAME", "TARGET"})
+"""Arguments that are whatever name people choose."""
 _NEGATIVE: Final = re.compile(r"-[0-9]")
 _MARK: Final = "\0"
 """Put before a word such as ``-2h``, which is no option. No command line can hold it."""
@@ -428,10 +430,13 @@ class Command(click.Command):
             if word is not None:
                 words.append(word.removeprefix(_MARK))
         root = os.environ.get(ROOT_VARIABLE)
+        given = len(words)
         if root and self._leaves_root_out(words):
             words = [root, *words]
         elif not root and arguments[:1] == [(ROOT, True)] and self._lacks_one(words):
             words = [*_only_lakehouse(words), *words]
+        if len(words) > given and len(arguments) > 1 < len(words):
+            self._refuse_command_word(ctx, words)
         for name, required in arguments[len(words) :]:
             if required:
                 if name == ROOT:
@@ -441,6 +446,14 @@ class Command(click.Command):
                 raise click.UsageError(f"{name} is missing{hint}", ctx)
         for (name, _), given in zip_longest(arguments, words):
             ctx.params[name.lower()] = given
+
+    def _refuse_command_word(self, ctx: click.Context, words: Sequence[str]) -> None:
+        """Refuse a name that is a command, where nobody has named ROOT: ``tag history`` would make a snapshot."""
+        name, is_required = self.entry.arguments[1]
+        word = words[1]
+        is_command = word in ENTRIES or word in ALIASES
+        if is_command and is_required and name in _NEW_NAMES:
+            raise click.UsageError(f"{word!r} is a command; if {name} is called so, name ROOT, too", ctx)
 
     def _lacks_one(self, words: Sequence[str]) -> bool:
         """Whether there is one word less than the command needs."""

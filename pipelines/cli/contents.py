@@ -133,6 +133,12 @@ backup: export
 lock: freeze
 unlock: thaw
 tag: snapshot create
+tag create: snapshot create
+tag list: snapshot list
+tag ls: snapshot list
+tag drop: snapshot drop
+tag rm: snapshot drop
+tag delete: snapshot drop
 untag: snapshot drop
 snapshots: snapshot list
 snapshot ls: snapshot list
@@ -146,7 +152,6 @@ _OPTION_ALIASES: Final = """\
 --message: --reason
 -m: --reason
 --keep: --keep-last
---last: --limit
 --preview: --dry-run
 -n: --dry-run
 -l: --long

@@ -79,6 +79,7 @@ _ELSEWHERE: Final = {
     ("rollback", "--table"): "`restore ROOT NAME` brings back single objects, a rollback the whole catalog",
     ("rollback", "--only"): "`restore ROOT NAME` brings back single objects, a rollback the whole catalog",
     ("undo", "--table"): "`restore ROOT NAME` brings back single objects, an undo the whole catalog",
+    ("ls", "--last"): "`ls` lists by name, and --limit takes the first; `history ROOT --last N` lists what came last",
     ("tables", ""): "`ls ROOT --kind table` lists tables",
     ("create", ""): "`create ROOT` makes a lakehouse; `apply ROOT FILE` makes namespaces, tables and views in it",
 }

@@ -86,6 +86,8 @@ class Group(click.Group):
         """Return the command that the next word names. Raises ``UsageError`` with the one that may be meant."""
         self.has_options = any(word.startswith("-") for word in args)
         word, *rest = args
+        if rest and f"{self.prefix}{word} {rest[0]}" in ALIASES:
+            word, *rest = f"{word} {rest[0]}", *rest[1:]
         found = self.get_command(ctx, word)
         if found is None and not ctx.resilient_parsing:
             raise self._name_unknown(ctx, word)

@@ -25,6 +25,7 @@ from trinitylake_core.errors import (
     StorageError,
 )
 from trinitylake_core.extras import install_command
+from trinitylake_core.grounds import foreign_place
 from trinitylake_core.keys import TABLE
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.recovery.selection import matching
@@ -39,7 +40,9 @@ from trinitylake_core.tables import (
     SNAPSHOT_ID,
     SNAPSHOT_MILLIS,
     SNAPSHOT_ROWS,
+    former_root,
     metadata_uri,
+    path_below,
     whole_number,
 )
 from trinitylake_core.versions import from_millis
@@ -216,6 +219,24 @@ class TableFiles:
         except (Corrupt, InvalidInput, StorageError):
             return None
         return False
+
+    def find_foreign_place(self, table: TableDef) -> str | None:
+        """Return a directory in a table's metadata that its definition lacks, so that no client gets the table.
+
+        ``None`` if there is none, or nobody can tell. One ``get``.
+        """
+        from trinitylake_core.iceberg.references import references_in
+
+        root = self._storage.root
+        try:
+            uri = metadata_uri(root, table) or ""
+            found = references_in(self._read(table), uri)
+            former = ""
+            if path_below(root, uri) is not None:
+                former = former_root(root, uri, found.location)
+            return foreign_place(root, table, uri, former, sorted(found.directories))
+        except (Corrupt, FileMissing, InvalidInput, StorageError):
+            return None
 
     def _find(self, table: TableDef) -> tuple[Storage, str]:
         """Return the storage of a table's metadata file, and its path there. Raises ``InvalidInput``, StorageError."""

@@ -123,3 +123,26 @@ def test_a_feed_begins_behind_a_version_that_is_counted_from_the_newest(
     capsys.readouterr()
     assert 0 == cli.main(["history", lake.root, "--follow", "--after", "HEAD~2", "--once"])
     assert [3, 4] == [json.loads(line)["version"] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_word_that_is_a_command_makes_no_snapshot_and_no_copy_where_root_is_left_out(
+    lake: Lakehouse, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`tag list` made a snapshot that is called list, and `backup verify` a copy in a directory of that name."""
+    monkeypatch.setenv("TRINITYLAKE_ROOT", lake.root)
+    monkeypatch.chdir(tmp_path)
+    for words in (["tag", "list"], ["tag", "ls"], ["snapshot", "ls"]):
+        assert ["after"] == [each["name"] for each in run(capsys, *words)["snapshots"]]
+    for words in (["tag", "history"], ["snapshot", "create", "list"], ["backup", "verify"]):
+        assert f"{words[-1]!r} is a command" in run(capsys, *words, code=2)["error"]["message"]
+    assert not (tmp_path / "verify").exists()
+    run(capsys, "tag", lake.root, "list")
+    run(capsys, "tag", "create", "monthly")
+    run(capsys, "tag", "drop", "after")
+    assert {"list", "monthly"} == {each.name for each in lake.refresh().snapshots()}
+
+
+def test_the_last_ones_are_those_of_a_history(lake: Lakehouse, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of names, which are sorted, it took the first."""
+    last = run(capsys, "history", lake.root, "--last", "2")["versions"]
+    assert [lake.version, lake.version - 1] == [each["version"] for each in last]

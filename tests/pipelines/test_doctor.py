@@ -11,8 +11,11 @@ from pipelines import expire, tables_clean
 from pipelines.cli import main
 from pipelines.doctor import advice, table_retention
 from tests.support.icebergs import new_iceberg, rows, with_table
+from tests.support.surgery import Surgery
 from trinitylake_core.clock import now_millis
+from trinitylake_core.definitions import encode
 from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.tables import ELSEWHERE
 
 DAY = 86_400_000
 AGE = "history.expire.max-snapshot-age-ms"
@@ -82,6 +85,22 @@ def test_what_something_else_deleted_is_named_and_tables_that_are_cleaned_here_m
     assert found is not None
     assert ["sales.default"] == found.lost
     assert "Stop it" in next(advice(found, "9d"))
+
+
+def test_a_table_of_0_1_0_whose_location_is_away_from_its_metadata_is_named(
+    catalog: TrinityLakeCatalog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No client of an endpoint is given it (403), and only the page on upgrading said so."""
+    away = {"write.metadata.path": f"{catalog.lakehouse.root}elsewhere/away/metadata"}
+    with_table(catalog, "sales.away", 1, properties=away)
+    assert 0 == main(["doctor", catalog.lakehouse.root, "--json"])
+    assert [] == json.loads(capsys.readouterr().out)["tables"]["foreign"]
+    (path,) = [each.path for each in catalog.lakehouse.refresh().objects() if each.name == "away"]
+    definition = catalog.lakehouse.table("sales", "away")
+    assert definition.format_properties.pop(ELSEWHERE, "")
+    Surgery(catalog.lakehouse.root, 4).write(path, encode(definition))
+    assert 0 == main(["doctor", catalog.lakehouse.root])
+    assert "register the file again (`register_table` with `overwrite`): sales.away" in capsys.readouterr().out
 
 
 def test_the_command_line_warns_and_a_lakehouse_without_tables_needs_no_warning(

@@ -23,7 +23,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertCreate, TableRequire
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import AlreadyExists, InvalidName, ObjectNotFound
-from trinitylake_core.grounds import canonical, identity_of
+from trinitylake_core.grounds import foreign_place, identity_of
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.applied import is_applied
 from trinitylake_core.iceberg.attempt import Attempt
@@ -43,7 +43,7 @@ from trinitylake_core.iceberg.staged import StagedTables
 from trinitylake_core.iceberg.table_updates import meet_requirements, number_of_next_file, update_metadata
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.table_places import Located
-from trinitylake_core.tables import ICEBERG, TABLE_UUID, as_directory, here, metadata_uri
+from trinitylake_core.tables import ICEBERG, TABLE_UUID, metadata_uri
 
 UNREADABLE: Final = (NoSuchTableError, NoSuchIcebergTableError, MetadataMissing, ValidationError)
 """Errors of a table that cannot be read, or is not there."""
@@ -109,20 +109,12 @@ def load_table(view: CatalogView, places: Places, name: ObjectName, *, writes: b
 
 
 def _refuse_foreign(view: CatalogView, places: Places, name: ObjectName, table: Stored) -> None:
-    """Refuse metadata with a directory that the definition does not have: clients with many rights would write there.
-
-    It may lie around its metadata file: release 0.1.0 let that be the directory of others, too.
-    """
-    root = places.storage.root
-    former = places.former_root(table)
-    identity = identity_of(root, definition_of_table(view, name))
-    held = tuple(here(root, each, former) for each in identity.directories)
-    directory_of_file, _, _ = table.metadata_location.rpartition("/")
-    beside = as_directory(canonical(root, directory_of_file.removesuffix("/metadata")))
-    for place in directories_of(table.metadata):
-        directory = as_directory(canonical(root, here(root, place.location, former)))
-        if directory != beside and not directory.startswith(held):
-            raise _refusal_of_place(name, place.location)
+    """Refuse metadata with a directory that the definition lacks: clients with many rights would write there."""
+    named = [each.location for each in directories_of(table.metadata)]
+    definition, former = definition_of_table(view, name), places.former_root(table)
+    foreign = foreign_place(places.storage.root, definition, table.metadata_location, former, named)
+    if foreign is not None:
+        raise _refusal_of_place(name, foreign)
 
 
 def _refusal_of_place(name: ObjectName, place: str) -> TableForbidden:

@@ -21,6 +21,7 @@ from trinitylake_core import SERIALIZABLE, SNAPSHOT, Alteration, Lakehouse, Obje
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, to_dict
 from trinitylake_core.errors import InvalidInput, Refused
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW
+from trinitylake_core.recovery.plan import require_reason
 from trinitylake_core.tables import METADATA_LOCATION
 
 _NUMBERS = {
@@ -242,6 +243,7 @@ def _read_properties(call: Call) -> dict[str, str | None]:
             raise InvalidInput("--accept is about the lakehouse itself: leave out OBJECT")
         if spec.HISTORY_ACCEPTED in wanted:
             raise InvalidInput(f"--accept sets {spec.HISTORY_ACCEPTED}: leave out --set and --unset of it")
+        require_reason(options.reason)
         wanted[spec.HISTORY_ACCEPTED] = str(clock.now_millis())
     if not wanted:
         raise InvalidInput("say what to change: --set KEY=VALUE, --unset KEY, --comment TEXT or --accept")

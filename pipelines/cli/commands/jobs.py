@@ -184,7 +184,7 @@ def doctor(call: Call) -> Result:
     warnings: Iterable[str] = []
     if is_fit:
         with suppress(NotALakehouse, Corrupt):  # `verify` examines what is damaged
-            tables = table_retention(call.open())
+            tables = table_retention(call.open(), places=True)
     if tables is not None:
         warnings = advice(tables, f"versions for {describe_duration(tables.kept_seconds)}")
     rows = [[each.name, "ok" if each.ok else "FAILED", each.detail] for each in found]

@@ -29,7 +29,7 @@ _HEADER = ("version", "created", "operation", "changes", "objects", "messages", 
 
 
 _HISTORY_OPTIONS: Final = (
-    option("--limit", "-n", type=int, metavar="N", help="print at most N versions"),
+    option("--limit", "-n", "--last", type=int, metavar="N", help="print at most N versions"),
     FORMAT,
     option(
         "--since", metavar="T", help="only versions created at T or later: ISO 8601, UTC, an age such as 1d, or HEAD~3"
