@@ -52,7 +52,8 @@ BACKUP_VERIFIED: Final = "backup_verified"
 GATES: Final = {HEALTH: INTEGRITY, BACKUP: BACKUP_VERIFIED}
 """The checks of severity ERROR, by asset: while the last evaluation of one has failed, nothing is deleted.
 
-``integrity`` only warns where every finding is in a snapshot: what does not delete goes on.
+``integrity`` only warns where every finding is in a snapshot, and ``backup_verified`` where the lakehouse has lost the
+same: what does not delete goes on.
 
 ``reachable`` is not among them, because each step opens the lakehouse itself, which is newer evidence. What concerns
 single tables is of severity WARN: one damaged table stops the maintenance of no other."""

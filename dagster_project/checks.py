@@ -50,6 +50,11 @@ _DROP: Final = (
     "newest version is intact. Until then nothing expires and nothing is deleted, because nobody knows what the "
     "snapshot needs; the rest of maintenance goes on."
 )
+_GIVE_UP: Final = (
+    "If another copy has the files, the job `mend` puts them back. Else give up what needs them: a version by the job "
+    "`mend` with `lost`, a snapshot by `trinitylake snapshot drop ROOT NAME`. Until then nothing expires and nothing "
+    "is deleted; the backup of everything else goes on, and so does the rest of maintenance."
+)
 _REPAIR_BACKUP: Final = (
     "Versions that the backup may lack stay until it can be read. `trinitylake mend BACKUP --from ROOT` puts damaged "
     "files of the backup back; or export to a new place."
@@ -206,6 +211,9 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
             return backup.run(lake, policy.target, how, watch.spark, storage_options=there, progress=watch.progress)
 
         found = run_supervised(context, settings, spark, work)
+        if found.concerns_lost_only():
+            yield _describe_gate(found, _GIVE_UP, dg.AssetCheckSeverity.WARN)
+            return
         remedy = _REPAIR_BACKUP if found.findings else ""  # each other problem names its own
         yield from _judge_gate(BACKUP_VERIFIED, found, "nothing expires and nothing is deleted", remedy)
 

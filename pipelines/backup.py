@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from pipelines import verify
+from pipelines.copy.damaged_files import is_sound
 from pipelines.engine import Engine
 from pipelines.engine_choice import choose_engine_for_all
 from pipelines.integrity.digest import digest
@@ -66,6 +67,8 @@ class Report(ShortRepr):
         digest: the digest of the backup; ``None`` if it was not comparable.
         findings: broken invariants of the backup; ``nodes_read`` counts the nodes read to find them.
         versions_verified: how many versions of the backup were proved: those that the lakehouse keeps, too.
+        is_lost_here: whether the lakehouse itself has nothing better than what the findings are about, and the newest
+            version of the backup does not need it: the backup has everything else.
     """
 
     source: str
@@ -81,11 +84,16 @@ class Report(ShortRepr):
     nodes_read: int = 0
     versions_verified: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    is_lost_here: bool = False
 
     @property
     def ok(self) -> bool:
         """Whether the backup is good."""
         return not self.problems
+
+    def concerns_lost_only(self) -> bool:
+        """Return whether the only problem is what the lakehouse has lost, too."""
+        return self.is_lost_here and len(self.problems) == 1
 
     def summary(self) -> Iterator[str]:
         """Yield what is wrong with the backup and what to do, or that it is good."""
@@ -267,11 +275,35 @@ def _verify(
             place = ""
         else:
             place = f" ({first.file})"
+        newest = facts["version"]
+        lost = [each for each in done.findings if _is_lost(lake, target, each, newest)]
+        facts["is_lost_here"] = len(lost) == len(done.findings) + done.more
+        if facts["is_lost_here"]:
+            yield (
+                f"neither the lakehouse nor the backup has what older versions or snapshots need: {broken} broken, "
+                f"{first.invariant} for one: {first.message}{place}; the backup has everything else"
+            )
+            return
         yield (
             f"the backup breaks {broken}, {first.invariant} for one: {first.message}{place}; `trinitylake mend "
             f"{target.root} --from {lake.root} --reason REASON` puts back what the lakehouse has, or export to another "
             "root URI, this one is damaged"
         )
+
+
+def _is_lost(lake: Lakehouse, target: Storage, finding: Finding, newest: int) -> bool:
+    """Return whether a finding is about a file that the lakehouse has no better, and no newest version needs.
+
+    Two ``get``.
+    """
+    known = finding.versions
+    is_old = bool(known) and known[-1] < newest
+    if finding.snapshot is None and not is_old:
+        return False
+    path = finding.file
+    ours = lake.storage.read_or_missing(path)
+    theirs = target.read_or_missing(path)
+    return ours == theirs or not is_sound(path, ours)
 
 
 def _find_lag(

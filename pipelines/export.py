@@ -10,7 +10,8 @@ definition names: these are other versions. So where there are any, the target h
 and a root that points to that one; everything else has the bytes it has at the source. With history the
 target holds every root from the boundary up, byte for byte, and the snapshots with all they reach. A root
 that cannot be read, left behind by a rollback, is no exception. The content of its tree is not copied, and the plan
-reports that.
+reports that. So it does each node and definition that older versions or snapshots need and neither side has: the rest
+is copied. What the newest version needs is never left out.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pipelines.copy.damaged_files import why_damaged
 from pipelines.copy.destination import Destination, inspect, without_snapshots
-from pipelines.copy.plan import DEFINITION, NODE, OF_TABLES, CopyPlan, FilesToCopy, looked_up
+from pipelines.copy.plan import DEFINITION, NODE, OF_TABLES, CopyPlan, FilesToCopy, LostFile, looked_up
 from pipelines.engine import Engine
 from pipelines.engine_choice import choose_engine, work_in
 from pipelines.job import (
@@ -37,14 +39,22 @@ from pipelines.job import (
 )
 from pipelines.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.tables.files import refuse_no_iceberg
-from pipelines.trees.walk import FOREVER, Start
+from pipelines.trees.walk import IN_SNAPSHOT, OF_NO_VERSION, Start
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import require_writable
-from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, Refused, StorageError
+from trinitylake_core.errors import (
+    Corrupt,
+    CorruptDefinition,
+    CorruptNode,
+    FileMissing,
+    InvalidInput,
+    Refused,
+    StorageError,
+)
 from trinitylake_core.locations import parse, root_path, validate_path
 from trinitylake_core.short_repr import first_of
 from trinitylake_core.storage import Storage, open_storage, real_root, same_place
-from trinitylake_core.versions import Versions
+from trinitylake_core.versions import LOST_MARK, Versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +101,34 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
+class Damage:
+    """A node or a definition that neither the lakehouse nor the copy has, so that it is not copied.
+
+    Attributes:
+        file: its path.
+        why: what is wrong with it here.
+        first_version: the first version that needs it; ``None``: only snapshots do.
+        last_version: the last one that does.
+        snapshot: the name of a snapshot that needs it, if no version does.
+    """
+
+    file: str
+    why: str
+    first_version: int | None
+    last_version: int | None
+    snapshot: str | None
+
+    @property
+    def place(self) -> str:
+        """What needs the file, in words."""
+        if self.snapshot is not None:
+            return f"snapshot {self.snapshot}"
+        if self.first_version == self.last_version:
+            return f"version {self.first_version}"
+        return f"versions {self.first_version} to {self.last_version}"
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What an export would do, exactly. Versions ``first`` to ``version`` become those of the target.
 
@@ -107,6 +145,8 @@ class Plan:
         kept: files that are missing or damaged here, and sound at the target, where they stay: nodes and roots. When
             the export has ended, definitions, too.
         lost: versions that are marked as lost (``mend``): of these only the roots are copied.
+        damaged: files that neither the lakehouse nor the copy has, and the newest version does not need. When the
+            export has ended, definitions that are damaged, too.
     """
 
     version: int
@@ -126,11 +166,13 @@ class Plan:
     tables_lacking: dict[str, str] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
+    damaged: list[Damage] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
         """Whether the copy lacks nothing that the lakehouse has, or had."""
-        return not self.tables_lacking and all(each.at_target for each in self.unreadable)
+        is_lacking = self.tables_lacking or self.damaged
+        return not is_lacking and all(each.at_target for each in self.unreadable)
 
     def describe_gaps(self, source: str, target: str) -> Iterator[str]:
         """Yield what the copy lacks, and what it has that the lakehouse has lost."""
@@ -150,6 +192,16 @@ class Plan:
                 f"missing or damaged here, and sound in the copy, which keeps them: {count(len(self.kept), 'file')}: "
                 f"{names}; `trinitylake mend {source} --from {target} --reason REASON` puts them back"
             )
+        for damage in self.damaged[:_NAMED]:
+            yield (
+                f"{damage.place} cannot be copied whole: neither the lakehouse nor the copy has a file that it needs: "
+                f"{damage.file}: {damage.why}"
+            )
+        more = len(self.damaged) - _NAMED
+        if more > 0:
+            yield f"neither has {count(more, 'file')} more"
+        if self.damaged:
+            yield _GIVE_UP
         if self.lost:
             yield f"marked as lost, and not copied: the content of {count(len(self.lost), 'version')}"
         if self.table_files_elsewhere:
@@ -212,6 +264,10 @@ class Report:
 
 
 _REMEDY: Final = "`verify --tables --deep` names the files; bring them back, or roll back, restore or drop the tables"
+_GIVE_UP: Final = (
+    "everything else is copied; `mend --from` puts files back that another copy has, `mend --lost V` gives up a "
+    "version, `snapshot drop` a snapshot"
+)
 _NAMED: Final = 5
 
 
@@ -250,7 +306,7 @@ def run(
         VersionNotFound, VersionExpired, InvalidInput.
         AlreadyExists: another lakehouse is at the target, or an export that was written to since.
         Refused: the target is newer, or holds a history.
-        Corrupt: a file of the version is missing or damaged; the message names it.
+        Corrupt: a file that the newest version needs is missing or damaged; the message names it.
         ReadOnly, UnsafeStorage, StorageError.
     """
     config = config or Config()
@@ -301,8 +357,13 @@ class _Export(JobRun[Config, Report]):
             self.root, self.definition = without_snapshots(source)
         self.requests = 0
         self.lost = source.backend.versions.marked_lost(source.definition, range(self.first, self.version))
+        self.half_lost: list[int] = []
+        self.to_mark: set[int] = set()
+        self.looked_at: set[str] = set()
         self.unreadable: list[Unreadable] = []
         self.garbage: dict[int, bytes] = {}
+        self.snapshots = sorted(source.definition.snapshots)
+        self.damaged: list[Damage] = []
 
     def boundary(self) -> int:
         root = self.source.root_node
@@ -321,14 +382,18 @@ class _Export(JobRun[Config, Report]):
         try:
             return self.copy_reviewed()
         except Corrupt as error:
-            now = self.source.backend.versions.boundary()
-            if now > self.first:
-                what = f"versions before {now} expired while the export ran, which began with version {self.first}"
-                raise Refused(f"{what}; run it again") from error
-            dropped = self.dropped_snapshot()
-            if dropped is not None:
-                raise Refused(f"snapshot {dropped!r} was dropped while the export ran; run it again") from error
+            self.refuse_gone(error)
             raise
+
+    def refuse_gone(self, error: Corrupt | None = None) -> None:
+        """Raise ``Refused`` if files may be gone rightly: versions expired, or a snapshot was dropped. Some ``get``."""
+        now = self.source.backend.versions.boundary()
+        if now > self.first:
+            what = f"versions before {now} expired while the export ran, which began with version {self.first}"
+            raise Refused(f"{what}; run it again") from error
+        dropped = self.dropped_snapshot()
+        if dropped is not None:
+            raise Refused(f"snapshot {dropped!r} was dropped while the export ran; run it again") from error
 
     def dropped_snapshot(self) -> str | None:
         """Return the name of a snapshot that the newest version no longer has, so that its files may be gone rightly.
@@ -381,19 +446,81 @@ class _Export(JobRun[Config, Report]):
         )
 
     def compared_readable(self, engine: Engine) -> FilesToCopy:
-        """Return the files to copy; where a walk fails, those of the versions whose roots can be read."""
+        """Return the files to copy; where one is damaged, without the versions whose roots cannot be read."""
         self.leave_out(self.lost)
-        try:
-            todo = self.compare_files(engine)
-        except Corrupt:
-            before = len(self.garbage)
-            self.leave_out([each for each in range(self.first, self.version) if each not in self.lost])
-            if len(self.garbage) == before:
-                raise
-            return self.compare_files(engine)
-        roots = [found.version for found in map(parse, todo.kept) if found is not None and found.version is not None]
+        todo = self.compare_files(engine)
+        roots = []
+        for path in todo.kept:
+            parsed = parse(path)
+            if parsed is not None and parsed.version is not None:
+                roots.append(parsed.version)
         self.leave_out(roots)
+        if not todo.lost:
+            return todo
+        before = len(self.garbage)
+        known = {*self.lost, *roots}
+        self.leave_out([each for each in range(self.first, self.version) if each not in known])
+        if len(self.garbage) > before:
+            todo = self.compare_files(engine)
+        self.note_damage(todo)
         return todo
+
+    def note_damage(self, todo: FilesToCopy) -> None:
+        """Note what neither side has, each file with what needs it, unless that was given up. A ``get`` each.
+
+        Raises:
+            Refused: it may be gone rightly.
+            Corrupt: the newest version needs it, or it is a root.
+        """
+        files = [each for each in todo.lost if each.path not in self.looked_at]
+        if files:
+            self.refuse_gone()
+        for each in files:
+            self.looked_at.add(each.path)
+            last: int | None = each.last
+            if not each.is_node:
+                last = self.find_last_meaning(each)
+            if last is not None:
+                self.note_file(each.path, each.first, last)
+
+    def note_file(self, path: str, first: int, last: int) -> None:
+        """Note a file that neither side has, with the first and the last version that need it. Raises ``Corrupt``."""
+        why = why_damaged(self.source.storage, path)
+        parsed = parse(path)
+        if last >= self.version:
+            raise CorruptDefinition(f"{why}; nothing was changed", path=path, invariant="I15")
+        if parsed is not None and parsed.version is not None:
+            raise CorruptNode(f"{why}; nothing was changed", path=path, invariant="I14")
+        if first >= IN_SNAPSHOT:
+            name = self.snapshots[first - IN_SNAPSHOT]
+            self.damaged.append(Damage(path, why, None, None, name))
+            return
+        needed_by = set(range(first, last + 1))
+        self.to_mark |= needed_by.intersection(self.half_lost)
+        if needed_by.difference(self.lost):
+            self.damaged.append(Damage(path, why, first, last, None))
+
+    def find_last_meaning(self, lost: LostFile) -> int | None:
+        """Return the last version in which an object has a definition; ``None``: in each it has got another one since.
+
+        Then a message that waits, or what it replaces, names the file still. Reads the nodes of the last version that
+        names it, and what differs in those before.
+        """
+        if lost.first >= IN_SNAPSHOT:
+            return lost.last
+        last = lost.last
+        try:
+            lake = self.source.at(version=last)
+            if lost.path in (each.path for each in lake.objects()):
+                return last
+            while last > lost.first:
+                last -= 1
+                changes = lake.diff(last, last + 1)
+                if lost.path in (each.old_path for each in changes):
+                    return last
+        except Corrupt:  # nobody knows what it means
+            return last
+        return None
 
     def leave_out(self, versions: Sequence[int]) -> None:
         """Note those versions whose roots cannot be read. Costs as :func:`unreadable_roots`."""
@@ -401,6 +528,8 @@ class _Export(JobRun[Config, Report]):
             self.garbage[each.version] = data
             if each.version not in self.lost:
                 self.unreadable.append(each)
+            elif each.at_target:  # copied before anybody gave it up: perhaps whole
+                self.half_lost.append(each.version)
 
     def compare_files(self, engine: Engine) -> FilesToCopy:
         plan = CopyPlan(
@@ -408,6 +537,8 @@ class _Export(JobRun[Config, Report]):
             source=self.source.storage,
             target=self.target,
             order=self.order,
+            newest=self.version,
+            given_up=self.lost,
             progress=self.progress,
         )
         if self.definition is None:
@@ -439,6 +570,7 @@ class _Export(JobRun[Config, Report]):
             tables_lacking=todo.lacking,
             kept=todo.kept,
             lost=self.lost,
+            damaged=self.damaged,
         )
 
     def definition_missing(self) -> int:
@@ -485,10 +617,12 @@ class _Export(JobRun[Config, Report]):
         nodes, more, again = todo.copy(NODE)
         self.requests += again
         self.watch.lap("nodes")
+        self.note_damage(todo)
         self.cancel.check()
         rest = self.create_roots(to)
         self.cancel.check()
         removed = to.finish()
+        self.mark_lost()
         self.watch.lap("roots")
         return {
             "definitions_copied": definitions,
@@ -498,6 +632,15 @@ class _Export(JobRun[Config, Report]):
             "table_files_copied": table_files,
             "bytes_copied": heavy + size + more + rest,
         }
+
+    def mark_lost(self) -> None:
+        """Mark what was given up here, and is not whole at the target either: else its proof fails for ever.
+
+        A ``get`` and a ``put`` for each version.
+        """
+        for version in sorted(self.to_mark):
+            path = root_path(version)
+            self.target.replace(path, LOST_MARK + self.target.read(path))
 
     def create_roots(self, to: Destination) -> int:
         """Create the roots that are missing; return their bytes."""
@@ -515,15 +658,17 @@ class _Export(JobRun[Config, Report]):
     def starts(self) -> list[Start]:
         starts = []
         for version in range(self.first, self.version):
-            if version not in self.garbage and version not in self.lost:
+            is_left_out = version in self.garbage or version in self.lost
+            if not is_left_out or version in self.half_lost:
                 starts.append(Start(root_path(version), version, version))
         starts.append(Start(self.source.root_node.path, self.version, self.version))
         if not self.config.history:
             return starts
-        for snapshot in self.source.definition.snapshots.values():
+        for number, name in enumerate(self.snapshots):
+            snapshot = self.source.definition.snapshots[name]
             if not snapshot.target_uri:
                 path = validate_path(snapshot.root_node_file_path)
-                starts.append(Start(path, FOREVER, FOREVER))
+                starts.append(Start(path, IN_SNAPSHOT + number, OF_NO_VERSION))
         return starts
 
 

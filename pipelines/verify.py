@@ -26,9 +26,7 @@ from pipelines.integrity.examine import row_of_root
 from pipelines.integrity.findings import (
     DEFINITIONS,
     DEFINITIONS_PROVED,
-    IN_SNAPSHOT,
     NODES_NAMED,
-    OF_NO_VERSION,
     Finding,
     Found,
 )
@@ -36,7 +34,7 @@ from pipelines.integrity.version_content import GatheredContent
 from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.summary import Table, count, findings_table
 from pipelines.tables.files import TABLES, TABLES_UNKNOWN, UNSEEN, refuse_no_iceberg, refuse_no_share
-from pipelines.trees.walk import Walk
+from pipelines.trees.walk import IN_SNAPSHOT, OF_NO_VERSION, Walk
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version, violation
 from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation

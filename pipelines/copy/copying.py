@@ -23,8 +23,9 @@ _TOGETHER: Final = 256 << 20
 _PORTION: Final = 4_096
 _PATH: Final = pa.schema({"path": TEXT})
 _COPIED: Final = pa.schema({"path": TEXT, "bytes": LONG})
-NEW: Final = pa.schema({"copied": LONG, "bytes": LONG, "requests": LONG, "kept": TEXT})
-"""What :func:`copy_new` yields."""
+NEW: Final = pa.schema({"copied": LONG, "bytes": LONG, "requests": LONG, "left": TEXT, "first": LONG, "last": LONG})
+"""What :func:`copy_new` yields: how much was done, or a file that was left as it is; of one that neither side has, the
+first and the last version that need it."""
 Check = Callable[[str, bytes], object]
 """Raises ``Corrupt`` if the bytes of a file are not what a file of its name holds."""
 
@@ -102,27 +103,36 @@ def copy_new(
     target: Storage,
     *,
     check: Check,
-) -> Iterator[tuple[int, int, int, str | None]]:
+    needed: int,
+) -> Iterator[tuple[int, int, int, str | None, int | None, int | None]]:
     """Copy files that are not at the target, or are cut short there, and compare what arrived. Durable at the end.
 
     One ``get`` at the source, one ``put`` and one ``get`` at the target for each. Memory: twice :data:`_TOGETHER`, or
     a file that is larger. Yields what was done since it yielded last, and each file that stays as it is at the target,
-    because it is missing or damaged at the source, and sound there.
+    because it is missing or damaged at the source. One that is not sound at the target either has the versions that
+    need it, none of which is the one that is ``needed``.
 
     Raises:
-        Corrupt: a file is missing or damaged at the source, and not sound at the target.
-        StorageError: what was read back is not what was written.
+        Corrupt: a file is missing or damaged at the source, and not sound at the target; no version is known to need
+            it, or the one that is ``needed`` does.
+        StorageError: what was read back is not what was written, or was read differently each time.
     """
     before = (source.counts.snapshot(), target.counts.snapshot())
 
-    def copy(path: str) -> int | None:
+    def copy(row: Row) -> tuple[int, int, int, str | None, int | None, int | None]:
+        path = row["path"]
+        last = row["last"]
         try:
             data = _sound(source, path)
             check(path, data)
         except Corrupt:
             if _is_sound(target, path, check):
-                return None
-            raise
+                return 0, 0, 0, path, None, None
+            if last is None or last >= needed:
+                raise
+            if _is_sound(source, path, check):
+                raise StorageError(f"{path} was read differently each time; try again") from None
+            return 0, 0, 0, path, row["first"], last
         target.write_many([(path, data)])
         try:
             there = target.read(path)
@@ -133,19 +143,22 @@ def copy_new(
             ) from None
         if there != data:
             raise StorageError(f"{target.root}{path} does not hold what was written to it; copy it again")
-        return len(data)
+        return 1, len(data), 0, None, None, None
 
     for some in _portions(rows):
-        done = list(_busier(source, target).map(some, copy))
-        sizes = [each for each in done if each is not None]
-        yield len(sizes), sum(sizes), 0, None
-        for path, size in zip(some, done, strict=True):
-            if size is None:
-                yield 0, 0, 0, path
+        copied = 0
+        size = 0
+        for done in list(_busier(source, target).map(some, copy)):
+            files, bytes_of_file, _, left, _, _ = done
+            copied += files
+            size += bytes_of_file
+            if left is not None:
+                yield done
+        yield copied, size, 0, None, None, None
     target.barrier()
     at_source = source.counts - before[0]
     at_target = target.counts - before[1]
-    yield 0, 0, at_source.requests() + at_target.requests(), None
+    yield 0, 0, at_source.requests() + at_target.requests(), None, None, None
 
 
 def _is_sound(storage: Storage, path: str, check: Check) -> bool:
@@ -157,16 +170,16 @@ def _is_sound(storage: Storage, path: str, check: Check) -> bool:
     return True
 
 
-def _portions(rows: Iterator[Row]) -> Iterator[list[str]]:
-    """Yield the paths of files that fit into memory together; one that does not, by itself."""
-    some: list[str] = []
+def _portions(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    """Yield the rows of files that fit into memory together; one that does not, by itself."""
+    some: list[Row] = []
     size = 0
     for row in rows:
         if some and (size + row["size"] > _TOGETHER or len(some) == _PORTION):
             yield some
             some = []
             size = 0
-        some.append(row["path"])
+        some.append(row)
         size += row["size"]
     if some:
         yield some

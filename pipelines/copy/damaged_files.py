@@ -64,6 +64,29 @@ def find_copy(storage: Storage, copy: Storage, path: str) -> tuple[bytes | None,
     return data, ""
 
 
+def is_sound(path: str, data: bytes | FileMissing) -> bool:
+    """Return whether a file is there, and holds what a file of its name holds."""
+    if isinstance(data, FileMissing):
+        return False
+    try:
+        check_file(path, data)
+    except (Corrupt, InvalidDefinition):
+        return False
+    return True
+
+
+def why_damaged(storage: Storage, path: str) -> str:
+    """Return what is wrong with a file that is missing or damaged. One ``get``."""
+    data = _read(storage, path)
+    if data is None:
+        return f"{path!r} is missing"
+    try:
+        check_file(path, data)
+    except (Corrupt, InvalidDefinition) as error:
+        return str(error)
+    return f"{path!r} is not what names it says"
+
+
 def put_back(storage: Storage, path: str, data: bytes) -> None:
     """Write a file that is missing or damaged. One ``put``, or one ``create`` for a root that is missing.
 
@@ -124,13 +147,8 @@ def _readable(versions: Versions, version: int) -> Root | None:
 def _read_sound(storage: Storage, path: str) -> bytes | None:
     """Return a file if it holds what a file of its name holds. Raises ``StorageError``: two answers differ."""
     data = _read(storage, path)
-    if data is not None:
-        try:
-            check_file(path, data)
-        except (Corrupt, InvalidDefinition):
-            pass
-        else:
-            return data
+    if data is not None and is_sound(path, data):
+        return data
     if _read(storage, path) != data:
         raise StorageError(f"{path} was read differently each time, as if the storage cut answers short; try again")
     return None

@@ -6,7 +6,7 @@ that the metadata of MANAGED tables name below the root. What is missing or dama
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
@@ -47,11 +47,10 @@ from pipelines.tables.walk import (
     TableWalk,
     key_files,
 )
-from pipelines.trees.walk import FROM_COPY, NAMED, Start, TreeSource, Walk, walk
+from pipelines.trees.walk import FOREVER, FROM_COPY, LOST, NAMED, Start, TreeSource, Walk, walk
 from pipelines.trees.walk import NODE as WALKED_NODE
-from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidLocation, NotAFile
+from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidLocation, NotAFile, StorageError
 from trinitylake_core.locations import parse, validate_path
-from trinitylake_core.short_repr import first_of
 from trinitylake_core.storage import Storage
 
 _PREFIXES: Final = (*(f"{number:04b}/" for number in range(16)), "_lakehouse_def_")
@@ -104,6 +103,27 @@ class _Listing(NamedTuple):
     asked: Asked
 
 
+class LostFile(NamedTuple):
+    """A file that one side, or neither, has, and the first and the last version that reach it."""
+
+    path: str
+    first: int
+    last: int
+
+    @property
+    def is_node(self) -> bool:
+        """Whether it is no definition."""
+        parsed = parse(self.path)
+        return parsed is not None and parsed.kind in {"node", "root"}
+
+    def is_of(self, versions: Container[int]) -> bool:
+        """Return whether all that need it are among some versions."""
+        if self.last < 0:
+            return False
+        needed_by = range(self.first, self.last + 1)
+        return all(each in versions for each in needed_by)
+
+
 @dataclass(frozen=True, slots=True)
 class FilesToCopy:
     """Which files to copy, in a table of an engine.
@@ -115,6 +135,7 @@ class FilesToCopy:
         lacking: tables of which the copy will lack files, by label, each with one of the reasons.
         elsewhere: files of tables that lie outside the root, which are not copied.
         kept: nodes and roots that cannot be read here, and can at the target: what the target has, counts.
+        lost: nodes and definitions that neither side has. The newest version reaches none of these nodes.
     """
 
     files: dict[str, int]
@@ -124,6 +145,7 @@ class FilesToCopy:
     lacking: dict[str, str]
     elsewhere: int
     kept: list[str]
+    lost: list[LostFile]
     _compared: Rows
     _asked: dict[str, Asked]
     _plan: CopyPlan
@@ -131,12 +153,12 @@ class FilesToCopy:
     def copy(self, *kinds: str) -> tuple[int, int, int]:
         """Copy the files of kinds, one kind after the other; return files, bytes, and requests of tasks.
 
-        Adds to ``kept`` what is missing or damaged here, and sound at the target.
+        Adds to ``kept`` what is missing or damaged here, and sound at the target, and to ``lost`` what neither has.
         """
         done = []
         for kind in kinds:
             asked = self._asked.get(kind, Asked(0))
-            done.append(self._plan.copy(self._compared, kind, asked, self.kept))
+            done.append(self._plan.copy(self._compared, kind, asked, self))
         files = sum(each[0] for each in done)
         size = sum(each[1] for each in done)
         requests = sum(each[2] for each in done)
@@ -145,12 +167,19 @@ class FilesToCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """What roots of a source reach, compared with what the target holds; both in tables of ``engine``."""
+    """What roots of a source reach, compared with what the target holds; both in tables of ``engine``.
+
+    Attributes:
+        newest: the newest version that is copied, of which nothing may be lost.
+        given_up: versions that are marked as lost: what only they reach is kept at the target without a word.
+    """
 
     engine: Engine
     source: Storage
     target: Storage
     order: int
+    newest: int
+    given_up: Container[int]
     progress: Progress
 
     def compare(self, starts: Sequence[Start], left_out: AbstractSet[str], *, tables: bool = False) -> FilesToCopy:
@@ -162,19 +191,21 @@ class CopyPlan:
         Raises:
             Corrupt: a node is missing or damaged, or a definition missing.
         """
-        trees = TreeSource(self.source, self.order, figures=False, copy=self.target)
+        trees = TreeSource(self.source, self.order, figures=False, copy=self.target, needed=self.newest)
         walked = walk(self.engine, trees, starts, self.progress)
-        kept = _list_from_copy(walked)
+        from_copy = _list_damaged(walked, FROM_COPY, walked.from_copy)
+        kept = [each.path for each in from_copy if not each.is_of(self.given_up)]
+        lost = _list_damaged(walked, LOST, walked.lost)
         here, there = (self._listing(each, tables=tables) for each in (self.source, self.target))
-        walk_of_tables = TableWalk(self.engine, self.source, self.progress, managed=True)
+        walk_of_tables = TableWalk(self.engine, self.source, self.progress, managed=True, copy=self.target)
         if tables:
             walk_of_tables.follow(walked.levels)
         meant = self._find_respelled(walk_of_tables, here)
         named = _Named(walked.ask, walk_of_tables, meant, self._leave_out(starts, left_out))
         reached = self._find_reached(named).keep(repeatable=True)
         listed = self.engine.sql(
-            """SELECT r.path, r.kind, r.times, coalesce(r.size, h.size) AS size, coalesce(r.walked, h.size) AS here,
-            t.size AS there
+            """SELECT r.path, r.kind, r.times, r.first, r.last, coalesce(r.size, h.size) AS size,
+            coalesce(r.walked, h.size) AS here, t.size AS there
             FROM reached r LEFT JOIN here h ON h.path = r.path LEFT JOIN target t ON t.path = r.path""",
             reached=reached,
             here=here.files,
@@ -188,15 +219,16 @@ class CopyPlan:
             others.learn_count(unlisted)
             looked_up = self.engine.map(_look_up, others, _LOOKED_UP, self.source, self.target).keep("path")
             compared = self.engine.sql(
-                """SELECT l.path, l.kind, l.times, coalesce(l.size, o.size) AS size, coalesce(l.here, o.size) AS here,
-                coalesce(l.there, o.there) AS there
+                """SELECT l.path, l.kind, l.times, l.first, l.last, coalesce(l.size, o.size) AS size,
+                coalesce(l.here, o.size) AS here, coalesce(l.there, o.there) AS there
                 FROM listed l LEFT JOIN others o ON o.path = l.path""",
                 listed=listed,
                 others=looked_up,
             ).keep(repeatable=True)
             kinds = self._sum_kinds(named, compared)
         walked.drop()
-        self._refuse_missing(compared, sum(each["lost"] for each in kinds if each["kind"] == DEFINITION))
+        missing = sum(each["lost"] for each in kinds if each["kind"] == DEFINITION)
+        lost += self._list_missing(compared, missing)
         of_listings = 2 * len(_PREFIXES)
         of_look_ups = 2 * unlisted
         of_tables = sum(walk_of_tables.read.values())
@@ -211,6 +243,7 @@ class CopyPlan:
             lacking=lacking,
             elsewhere=elsewhere,
             kept=kept,
+            lost=lost,
             _compared=compared,
             _asked={row["kind"]: Asked(row["missing"], row["missing_keys"]) for row in kinds},
             _plan=self,
@@ -289,14 +322,16 @@ class CopyPlan:
         """Return every file that is reached, but for what is left out.
 
         ``size`` is the one that it should have, and ``walked`` the one that a walk found; ``None`` where a listing
-        shows it. ``times`` is how often it is named.
+        shows it. ``times`` is how often it is named, ``first`` and ``last`` are the versions that reach it.
         """
         query = f"""SELECT path, CASE WHEN max(size) IS NULL THEN {DEFINITION!r} ELSE {NODE!r} END AS kind,
-            max(size) AS size, max(size) AS walked, count(*) AS times FROM walked WHERE {_OF_TREES} GROUP BY path"""
+            max(size) AS size, max(size) AS walked, count(*) AS times, min(first) AS first, max(last) AS last
+            FROM walked WHERE {_OF_TREES} GROUP BY path"""
         every = [named.ask(query)]
         if named.tables.found:
             query = f"""SELECT path, CASE WHEN max(role) = {LIVE!r} THEN {DATA!r} ELSE {TABLE_METADATA!r} END AS kind,
-                max(size) AS size, CAST(NULL AS BIGINT) AS walked, count(*) AS times FROM named GROUP BY path"""
+                max(size) AS size, CAST(NULL AS BIGINT) AS walked, count(*) AS times, CAST(NULL AS BIGINT) AS first,
+                CAST(NULL AS BIGINT) AS last FROM named GROUP BY path"""
             every.append(self.engine.sql(query, named=self._names_of_tables(named, "path, size, role")))
         return self.engine.sql(
             f"SELECT e.* FROM every e WHERE {_NOT_ABSENT}",
@@ -346,50 +381,53 @@ class CopyPlan:
             AND NOT EXISTS (SELECT 1 FROM unread u WHERE u.path = f.path)"""
         return union(self.engine, [tables.ask(query, unread=unread), named.meant], columns)
 
-    def _refuse_missing(self, compared: Rows, count: int) -> None:
-        """Refuse to copy a lakehouse that lacks ``count`` definitions. Raises ``CorruptDefinition``."""
+    def _list_missing(self, compared: Rows, count: int) -> list[LostFile]:
+        """Return the ``count`` definitions that neither side has."""
         if not count:
-            return
-        query = f"""SELECT path FROM compared WHERE kind = {DEFINITION!r} AND size IS NULL AND there IS NULL
-            ORDER BY path LIMIT {_SHOWN}"""
-        some = [row["path"] for row in self.engine.sql(query, compared=compared).list()]
-        named = first_of(some, _SHOWN, count)
-        raise CorruptDefinition(
-            f"definitions are missing at {self.source.root}: {named}; nothing was changed",
-            path=next(iter(some), ""),
-            invariant="I15",
-        )
+            return []
+        query = f"""SELECT path, first, last FROM compared WHERE kind = {DEFINITION!r} AND size IS NULL
+            AND there IS NULL"""
+        found = [LostFile(**row) for row in self.engine.sql(query, compared=compared).list()]
+        if len(found) != count:
+            raise StorageError(f"{count} definitions are missing, and {len(found)} were listed; run it again")
+        return found
 
-    def copy(self, compared: Rows, kind: str, asked: Asked, kept: list[str]) -> tuple[int, int, int]:
+    def copy(self, compared: Rows, kind: str, asked: Asked, found: FilesToCopy) -> tuple[int, int, int]:
         """Copy the files of a kind that are not at the target; return files, bytes, requests of tasks.
 
-        Files that stay as they are there, because they cannot be read here, are added to ``kept``.
+        Files that stay as they are there, because they cannot be read here, are added to what is ``kept`` or ``lost``.
         """
         count = asked.rows
         self.progress(f"copy {kind}s", 0, count)
         if not count:
             return 0, 0, 0
-        query = f"SELECT path, coalesce(size, there) AS size FROM compared WHERE kind = {kind!r} AND {_TO_COPY}"
+        query = f"""SELECT path, coalesce(size, there) AS size, first, last FROM compared
+            WHERE kind = {kind!r} AND {_TO_COPY}"""
         files = self.engine.sql(query, compared=compared)
         files.learn_count(count)
-        work = partial(copy_new, check=check_file)
+        needed = self.newest
+        if kind == DEFINITION:  # who means it is asked later
+            needed = FOREVER
+        work = partial(copy_new, check=check_file, needed=needed)
         sums = dict.fromkeys(("copied", "bytes", "requests"), 0)
         sides = (self.source, self.target)
         for row in stream_counted(self.engine, f"{kind}s to copy", work, files, "path", asked, NEW, *sides, each=BATCH):
             for name in sums:
                 sums[name] += row[name]
-            if row["kept"] is not None:
-                kept.append(row["kept"])
+            if row["last"] is not None:
+                found.lost.append(LostFile(row["left"], row["first"], row["last"]))
+            elif row["left"] is not None:
+                found.kept.append(row["left"])
             self.progress(f"copy {kind}s", sums["copied"], count)
         return sums["copied"], sums["bytes"], self.engine.not_counted(sums["requests"])
 
 
-def _list_from_copy(walked: Walk) -> list[str]:
-    """Return the nodes that a walk could read at the target only."""
-    if not walked.from_copy:
+def _list_damaged(walked: Walk, role: int, count: int) -> list[LostFile]:
+    """Return the nodes that a walk could read at the target only, or at neither side."""
+    if not count:
         return []
-    kept = walked.keep_asked("nodes", f"SELECT path FROM walked WHERE role = {FROM_COPY}", "path")
-    return sorted(row["path"] for row in kept.list())
+    rows = walked.keep_asked("nodes", f"SELECT path, first, last FROM walked WHERE role = {role}", "path, first, last")
+    return sorted(LostFile(**row) for row in rows.list())
 
 
 def _list_prefixes(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str, int]]:

@@ -10,15 +10,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipelines.engine.model import LONG, TEXT
-from pipelines.trees.walk import FOREVER
+from pipelines.trees.walk import FOREVER, IN_SNAPSHOT, OF_NO_VERSION
 from trinitylake_core.check import HINT_OF_SNAPSHOT, Violation
 
 FINDINGS_MAX: Final = 10_000
 """So many findings are kept; the others are counted."""
-IN_SNAPSHOT: Final = FOREVER + 1
-"""From here on the first version that reaches a file stands for a snapshot."""
-OF_NO_VERSION: Final = -1
-"""The last version that reaches a file, where none is known to."""
 VIOLATION: Final = ("invariant", "file", "message", "hint")
 COUNTED: Final = "counted"
 """Takes the place of the invariant in a row that is not a finding but a number of files that a task counted."""

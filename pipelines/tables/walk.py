@@ -187,6 +187,7 @@ class TableWalk:
         share: float = EVERY,
         lenient: bool = False,
         managed: bool = False,
+        copy: Storage | None = None,
     ) -> None:
         """Begin without anything.
 
@@ -197,9 +198,12 @@ class TableWalk:
             share: the share of the tables that is examined.
             lenient: examine EXTERNAL tables elsewhere, too; a definition that cannot be read is no error.
             managed: examine MANAGED tables only, wherever below the root they lie.
+            copy: where a definition is read that cannot be read here; if it cannot be read there either, its table is
+                in doubt.
         """
         self._engine = engine
         self._storage = storage
+        self._copies = [] if copy is None else [copy]
         self._progress = progress
         self._definitions = partial(_definitions, share=share, lenient=lenient, managed=managed)
         self._strict = lenient or managed
@@ -229,7 +233,7 @@ class TableWalk:
     def _follow(self, levels: Sequence[Rows]) -> list[Rows]:
         known = len(self.found)
         definitions = _Named(f"role = {NAMED}", "path, '' AS label, '' AS about, CAST(NULL AS BIGINT) AS size")
-        self._stage(DEFINITION, self._definitions, levels, definitions)
+        self._stage(DEFINITION, self._definitions, levels, definitions, *self._copies)
         # Each names the files of the next one.
         works = {
             METADATA: self._metadata,
@@ -251,7 +255,7 @@ class TableWalk:
         _drop_since(self.found, known)
         del self._numbers[known:]
 
-    def _stage(self, role: str, work: Work, tables: Sequence[Rows], named: _Named) -> None:
+    def _stage(self, role: str, work: Work, tables: Sequence[Rows], named: _Named, *copies: Storage) -> None:
         """Read the files of a kind that tables name and that were not read before, and keep what they contain."""
         if not tables:
             return
@@ -270,7 +274,7 @@ class TableWalk:
         files = asked.rows
         self.read[role] = self.read.get(role, 0) + files
         counted = CountedWork(work, _FOUND, "path")
-        found = self._engine.map(counted, pending, with_counts(_FOUND), self._storage, each=READ_AHEAD)
+        found = self._engine.map(counted, pending, with_counts(_FOUND), self._storage, *copies, each=READ_AHEAD)
         phase = f"read {what}"
         # A file has many rows, and a person waits for files. In tasks nobody counts them: there the end is told.
         self.found.append(
@@ -363,24 +367,41 @@ def _contents(rows: Iterator[Row], read: Callable[[Row], Any], storage: Storage)
             )
 
 
-def _definitions(rows: Iterator[Row], storage: Storage, *, share: float, lenient: bool, managed: bool) -> Found:
+def _definitions(
+    rows: Iterator[Row], storage: Storage, copy: Storage | None = None, *, share: float, lenient: bool, managed: bool
+) -> Found:
     """Yield what definitions of tables and views name. One ``get`` each; objects of other kinds are not read."""
     wanted = (row for row in rows if kind_of(row["path"])[0] in _DEFINE_TABLES and in_sample(row["path"], share))
     names = _Names(storage.root)
     for row, data in _contents(wanted, lambda row: storage.read_or_missing(row["path"]), storage):
         path = row["path"]
         try:
-            if isinstance(data, FileMissing):
-                message = f"definition {path!r} is missing, so the files that it names are unknown"
-                raise CorruptDefinition(message, path=path)
-            for definition in _decode_definition(data, path):
-                if isinstance(definition, ViewDef):
-                    yield from _view(definition, path, names)
-                elif not managed or definition.table_type != EXTERNAL:
-                    yield from _table(definition, path, names, any_format=not (lenient or managed), grounds=lenient)
-        except Corrupt:  # the pass over the definitions reports it
-            if not lenient:
+            definitions = _read_definition(data, path, copy)
+        except Corrupt as error:
+            if copy is not None:
+                yield DOUBT, "", path, _label_of(path), f"its definition cannot be read: {error}", None
+            elif not lenient:  # the pass over the definitions reports it
                 raise
+            continue
+        for definition in definitions:
+            if isinstance(definition, ViewDef):
+                yield from _view(definition, path, names)
+            elif not managed or definition.table_type != EXTERNAL:
+                yield from _table(definition, path, names, any_format=not (lenient or managed), grounds=lenient)
+
+
+def _read_definition(data: bytes | FileMissing, path: str, copy: Storage | None) -> list[TableDef | ViewDef]:
+    """Return what is in a file, or else in its copy. A ``get`` of that where it is needed. Raises ``Corrupt``."""
+    try:
+        if isinstance(data, FileMissing):
+            message = f"definition {path!r} is missing, so the files that it names are unknown"
+            raise CorruptDefinition(message, path=path)
+        return list(_decode_definition(data, path))
+    except Corrupt:
+        if copy is not None:
+            with suppress(Corrupt):
+                return _read_definition(copy.read_or_missing(path), path, None)
+        raise
 
 
 def _decode_definition(data: bytes, path: str) -> Iterator[TableDef | ViewDef]:
@@ -417,8 +438,7 @@ def _table(table: TableDef, path: str, names: _Names, *, any_format: bool, groun
     from trinitylake_core.iceberg.reading.errors import Malformed
     from trinitylake_core.iceberg.reading.paths import file_uri
 
-    match, root = _LABEL.fullmatch(path), names.root
-    label = match[1] if match else path
+    root, label = names.root, _label_of(path)
     try:
         uri = metadata_uri(root, table) if any_format or table.table_format == ICEBERG else None
         file = None if uri is None else _spell(root, file_uri(uri))
@@ -445,6 +465,12 @@ def _table(table: TableDef, path: str, names: _Names, *, any_format: bool, groun
         for part, directory in identity_of(root, table).parts(root):
             if part in (HELD, BELOW):
                 yield GROUND, directory, path, label, part, None
+
+
+def _label_of(path: str) -> str:
+    """Return the label of the table with a definition."""
+    match = _LABEL.fullmatch(path)
+    return match[1] if match else path
 
 
 def _metadata(rows: Iterator[Row], storage: Storage, *, strict: bool) -> Found:

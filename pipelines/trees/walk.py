@@ -9,7 +9,7 @@ verification what is wrong with them. Each file carries the first and the last o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
@@ -35,7 +35,7 @@ from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Row, Rows, Work, from_parts
 from pipelines.job import Progress
 from trinitylake_core import spec
-from trinitylake_core.errors import CorruptNode, FileMissing
+from trinitylake_core.errors import CorruptNode, FileMissing, StorageError
 from trinitylake_core.locations import parse
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.leafbatch import decode_many
@@ -49,6 +49,10 @@ LOWEST: Final = frozenset({"first", "hi", "keys_min", "messages_min", "parent"})
 """Columns of which the least is the tightest; of all others it is the greatest."""
 FOREVER: Final = 1 << 40
 """The version number of roots that are always kept: those of snapshots and saved transactions."""
+IN_SNAPSHOT: Final = FOREVER + 1
+"""From here on the first version that reaches a file stands for a snapshot."""
+OF_NO_VERSION: Final = -1
+"""The last version that reaches a file, where none is known to."""
 _ASKED: Final = pa.schema({"path": TEXT, "height": INT, "first": LONG, "last": LONG})
 NODE: Final = 0
 CHILD: Final = 1
@@ -57,9 +61,10 @@ KEYS: Final = 3
 MESSAGES: Final = 4
 TEXT_BYTES: Final = 5
 FROM_COPY: Final = 6
+LOST: Final = 7
 _WALKED: Final = pa.schema({"role": INT, "path": TEXT, "height": INT, "first": LONG, "last": LONG, "size": LONG})
-"""A node and its bytes, an edge to a child and its place, a definition that a node names, a figure of a node, or a node
-that only the copy has."""
+"""A node and its bytes, an edge to a child and its place, a definition that a node names, a figure of a node, a node
+that only the copy has, or one that neither has."""
 _NODES_PER_TASK: Final = 32
 _NAMES_TOGETHER: Final = 1 << 17
 """Names in leaves that are put together: versions share nearly all names, and few leaves."""
@@ -83,7 +88,9 @@ class TreeSource:
     Attributes:
         files: whether to collect the definition paths that nodes and roots name.
         figures: whether to count keys, messages and the size of text in nodes; without, a leaf costs half.
-        copy: where a node is read that cannot be read here; it is kept as :data:`FROM_COPY`, too.
+        copy: where a node is read that cannot be read here; it is kept as :data:`FROM_COPY`, too. One that cannot be
+            read there either is kept as :data:`LOST`, and what only it reaches is left out.
+        needed: with a copy: the version of which no node may be lost. REQUIRES: no walked version is younger.
     """
 
     storage: Storage
@@ -91,6 +98,7 @@ class TreeSource:
     files: bool = True
     figures: bool = True
     copy: Storage | None = None
+    needed: int = 0
 
 
 def _visits(
@@ -101,6 +109,7 @@ def _visits(
     order: int,
     files: bool,
     figures: bool,
+    needed: int = 0,
 ) -> Iterator[tuple[Any, ...]]:
     """Yield what a walk keeps of nodes. One ``get`` each, read ahead.
 
@@ -116,7 +125,9 @@ def _visits(
                 try:
                     visited = list(_visit(asked, data, files=files, figures=figures))
                 except CorruptNode as damage:
-                    visited = _visit_copy(asked, copy, damage, files=files, figures=figures)
+                    if copy is None:
+                        raise
+                    visited = _visit_damaged(asked, storage, copy, damage, needed, files=files, figures=figures)
                 yield from visited
                 continue
             yield NODE, path, 0, asked["first"], asked["last"], len(leaf)
@@ -139,22 +150,26 @@ def _name_once(leaves: Sequence[tuple[int, int, Sequence[str]]]) -> Iterator[tup
     return ((NAMED, name, None, first, lasts[name], None) for name, first in firsts.items())
 
 
-def _visit_copy(
-    asked: Row, copy: Storage | None, damage: CorruptNode, *, files: bool, figures: bool
+def _visit_damaged(
+    asked: Row, storage: Storage, copy: Storage, damage: CorruptNode, needed: int, *, files: bool, figures: bool
 ) -> list[tuple[Any, ...]]:
-    """Return what a walk keeps of a damaged node, by its copy. One ``get``.
+    """Return what a walk keeps of a damaged node: by its copy, or that it is lost. A ``get`` there, and one here.
 
-    Raises the ``damage`` where no copy has the node either.
+    Raises the ``damage`` where no copy has a node of the version that is ``needed``. Raises ``StorageError``: the node
+    can be read now, so an answer was cut short.
     """
-    if copy is None:
-        raise damage
     path = asked["path"]
-    ((_, data),) = copy.read_many([path])
+    place = path, None, asked["first"], asked["last"], None
+    with suppress(CorruptNode):
+        visited = list(_visit(asked, copy.read_or_missing(path), files=files, figures=figures))
+        return [*visited, (FROM_COPY, *place)]
+    if asked["last"] >= needed:
+        raise damage
     try:
-        visited = list(_visit(asked, data, files=files, figures=figures))
+        list(_visit(asked, storage.read_or_missing(path), files=files, figures=figures))
     except CorruptNode:
-        raise damage from None
-    return [*visited, (FROM_COPY, path, None, asked["first"], asked["last"], None)]
+        return [(LOST, *place)]
+    raise StorageError(f"{path} was read differently each time, as if the storage cut answers short; try again")
 
 
 def _visit(asked: Row, data: bytes | FileMissing, *, files: bool, figures: bool) -> Iterator[tuple[Any, ...]]:
@@ -277,6 +292,7 @@ class Walk:
         levels: a table for each level.
         nodes_read: how many nodes were read, each once.
         from_copy: how many of them only the copy has.
+        lost: how many nodes neither has.
         counts: those of each level.
         copy: the storage of a copy, where nodes are read that cannot be read in ``storage``.
     """
@@ -288,6 +304,7 @@ class Walk:
     levels: list[Rows] = field(default_factory=list)
     nodes_read: int = 0
     from_copy: int = 0
+    lost: int = 0
     counts: list[Counts] = field(default_factory=list)
     copy: Storage | None = None
 
@@ -327,9 +344,12 @@ def walk(
     levels is that of a file that is reached, or ``NULL``. Raises as :func:`descend`, and ``CorruptNode`` for the first
     damaged node.
     """
-    visit = partial(_visits, order=trees.order, files=trees.files, figures=trees.figures)
-    oldest_first = sorted(starts, key=attrgetter("first"))
-    rows = [{**asdict(each), "height": ROOT} for each in oldest_first]
+    visit = partial(_visits, order=trees.order, files=trees.files, figures=trees.figures, needed=trees.needed)
+    rows = []
+    for each in sorted(starts, key=attrgetter("first")):
+        row = asdict(each)
+        row["height"] = ROOT
+        rows.append(row)
     visitor = Visitor("walk", _ASKED, _WALKED, lambda *_: visit, "path, role")
     return descend(engine, trees.storage, visitor, rows, progress, known=known, copy=trees.copy)
 
@@ -462,11 +482,12 @@ def _keep_level(found: Walk, level: Rows, asked: Asked) -> int:
 
     kept = level.keep(found.visitor.key, repeatable=True, progress=report_nodes)
     found.levels.append(kept)
-    heights = f"max(CASE WHEN role = {NODE} THEN height END) AS height"
-    nodes = f"coalesce(sum(CASE WHEN role = {NODE} THEN 1 ELSE 0 END), 0) AS nodes"
-    of_copy = f"coalesce(sum(CASE WHEN role = {FROM_COPY} THEN 1 ELSE 0 END), 0) AS of_copy"
-    counts, sums = sum_counts(found.engine, kept, heights, nodes, of_copy)
+    columns = [f"max(CASE WHEN role = {NODE} THEN height END) AS height"]
+    for name, role in (("nodes", NODE), ("of_copy", FROM_COPY), ("lost", LOST)):
+        columns.append(f"coalesce(sum(CASE WHEN role = {role} THEN 1 ELSE 0 END), 0) AS {name}")
+    counts, sums = sum_counts(found.engine, kept, *columns)
     found.from_copy += sums["of_copy"]
+    found.lost += sums["lost"]
     found.nodes_read += sums["nodes"]
     report_nodes(0)
     refuse_lost("nodes", asked, counts)

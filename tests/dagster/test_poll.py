@@ -14,7 +14,7 @@ import pytest
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 
 from dagster_project import assets, checks, poll, resources, supervised, tables
-from dagster_project.config.settings import LakehouseSettings, Orphans, Retention, Tables
+from dagster_project.config.settings import Backup, LakehouseSettings, Orphans, Retention, Tables
 from dagster_project.factory import define_lakehouses
 from dagster_project.poll import SensorState
 from dagster_project.scope import one
@@ -213,19 +213,27 @@ def test_a_corrupt_node_is_named_by_the_step(
 def test_a_damaged_snapshot_is_one_finding_and_stops_only_what_deletes(
     local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
-    """It stopped all maintenance. Nobody knows what it needs, so nothing expires; and no rollback leaves it behind."""
+    """It stopped all maintenance. Nobody knows what it needs, so nothing expires; and no rollback leaves it behind.
+
+    A backup that lacks it, too, copied nothing.
+    """
     lake.create_snapshot("monthly")
     (snapshot,) = lake.refresh().snapshots()
     (directory_of(lake) / snapshot.root_path).write_bytes(b"garbage")
+    copy = f"{lake.root.rstrip('/')}-copy/"
     policies = {"retention": Retention(keep_last=1), "orphans": Orphans(), "tables": Tables()}
+    policies["backup"] = Backup(target=copy)
     deleting = local.model_copy(update=policies)
     result = run(define_lakehouses((deleting,)), "maintenance", instance)
     assert result.success
     evaluated = result.get_asset_check_evaluations()
     said_nothing = {tables.EXPIRED, tables.CERTAIN}
     assert said_nothing.isdisjoint(each.check_name for each in evaluated), "what was not done ends no failure of before"
-    (found,) = [each for each in evaluated if not each.passed]
+    found, proved = [each for each in evaluated if not each.passed]
     assert (checks.INTEGRITY, dg.AssetCheckSeverity.WARN) == (found.check_name, found.severity)
+    assert (checks.BACKUP_VERIFIED, dg.AssetCheckSeverity.WARN) == (proved.check_name, proved.severity)
+    assert "neither the lakehouse nor the backup" in (proved.description or "")
+    assert lake.refresh().digest() == Lakehouse.open(copy).digest()
     said = found.description or ""
     shown = [each in said for each in ("snapshot monthly", "the job `mend`, or drop it", "`rollback`")]
     assert [True, True, False] == shown

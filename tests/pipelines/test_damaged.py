@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +16,14 @@ from pipelines import expire as expire_job
 from pipelines.cli import main
 from pipelines.job import Cancel, dry_run
 from tests.support.faults import FaultPlan, attach
-from tests.support.lakes import FAST, CancelBy, filled, new_lake, reopened
+from tests.support.lakes import FAST, CancelBy, compacted, filled, new_lake, reopened
 from tests.support.surgery import Surgery, files_of
 from trinitylake_core import Corrupt, CorruptNode, Lakehouse, spec
 from trinitylake_core.clock import now_millis
 from trinitylake_core.errors import StorageError
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import open_storage
+from trinitylake_core.storage.base import BaseStorage
 
 DAY = 86_400_000
 
@@ -230,10 +234,84 @@ def test_a_backup_that_fails_around_an_unreadable_root_opens_and_goes_on(tmp_pat
     assert {first, first + 1} <= opened <= {first, first + 1, source.version}
 
 
-def test_a_rotten_tree_in_the_history_still_ends_a_backup(tmp_path: Path) -> None:
-    """Not its root, which nothing depends on: what is below it may be what later versions reach, too."""
+def _rot_a_node(lake: Lakehouse) -> tuple[str, str]:
+    with lake.transaction() as txn:
+        txn.create_namespace("later")
+    good, bad = lake.version, compacted(lake.refresh())
+    path = min(set(bad.node.children) - set(lake.root_node.node.children))
+    lake.refresh().rollback(version=good, reason="incident")
+    return path, f"version {bad.version}"
+
+
+def _rot_a_definition(lake: Lakehouse) -> tuple[str, str]:
+    with lake.transaction() as txn:
+        txn.create_table("ns0", "gone")
+    (path,) = [each.path for each in lake.refresh().objects() if each.name == "gone"]
+    with lake.transaction() as txn:
+        txn.drop_table("ns0", "gone")
+    return path, f"version {lake.version}"  # of the newest one only a message that waits names it still
+
+
+def _rot_a_snapshot(lake: Lakehouse) -> tuple[str, str]:
+    lake.create_snapshot("monthly", version=5)
+    (snapshot,) = lake.refresh().snapshots()
+    return snapshot.root_path, "snapshot monthly"
+
+
+@pytest.mark.parametrize("data", [None, b"garbage"], ids=["missing", "damaged"])
+@pytest.mark.parametrize("rot", [_rot_a_node, _rot_a_definition, _rot_a_snapshot])
+def test_what_neither_side_has_is_named_and_the_rest_is_backed_up(
+    rot: Callable[[Lakehouse], tuple[str, str]], data: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each night, until somebody gives it up: one damaged snapshot ended every backup, with nothing copied."""
+    lake, copy = filled(new_lake(tmp_path), tables=28), (tmp_path / "copy").as_uri()
+    path, place = rot(lake)
+    surgery, lake = Surgery(lake.root, lake.definition.order), lake.refresh()
+    if data is None:
+        surgery.remove(path)
+    else:
+        surgery.write(path, data)
+    words = ["export", lake.root, copy, "--history", "--engine", "local", "--storage-option", "durable=false"]
+    for night in range(2):
+        assert 1 == main([*words, "--json"])
+        (damage,) = json.loads(capsys.readouterr().out)["plan"]["damaged"]
+        assert (path, path in damage["why"] or b"garbage" == data) == (damage["file"], True)
+        assert 1 == main([*words, "--dry-run"]) or rot is _rot_a_definition
+        assert 1 == main(words)
+        told = capsys.readouterr().out
+        assert f"{place} cannot be copied whole" in told
+        there = Lakehouse.open(copy, storage_options=FAST)
+        assert (lake.version, lake.digest()) == (there.version, there.digest())
+        for version in range(6):
+            assert lake.at(version=version).digest() == there.at(version=version).digest()
+        proved = backup.run(lake, copy, backup.Config(engine="local"))
+        assert (False, True) == (proved.ok, proved.concerns_lost_only()), proved.problems
+        with lake.transaction() as txn:
+            txn.create_namespace(f"night{night}")
+        lake = reopened(lake)
+    if place.startswith("snapshot"):
+        assert 0 == main(["snapshot", "drop", lake.root, "monthly", "--storage-option", "durable=false"])
+    else:
+        lost = [word for each in re.findall(r"\d+", place) for word in ("--lost", each)]
+        assert 0 == main(["mend", lake.root, *lost, "--reason", "incident", "--engine", "local"])
+    assert 0 == main(words)
+    assert backup.run(reopened(lake), copy, backup.Config(engine="local")).ok
+
+
+def test_a_storage_that_cuts_an_answer_short_gives_up_no_version(tmp_path: Path) -> None:
+    """Of a node that the copy lacks: the next answer is whole, so nothing is damaged."""
     lake = filled(new_lake(tmp_path), tables=28)
-    surgery = Surgery(lake.root, lake.definition.order)
-    surgery.remove(surgery.leaf(5))
-    with pytest.raises(Corrupt):
+    compacted(lake)
+    leaf, asked = Surgery(lake.root, lake.definition.order).leaf(5), list[str]()
+
+    def cut_the_first(_: str, path: str, action: Callable[[], Any]) -> Any:
+        found = action()
+        if path != leaf or not isinstance(found, bytes):
+            return found
+        asked.append(path)
+        return found[:100] if len(asked) == 1 else found
+
+    assert isinstance(lake.storage, BaseStorage)
+    lake.storage.interceptor = cut_the_first
+    with pytest.raises(StorageError, match="was read differently"):
         export.run(lake, (tmp_path / "copy").as_uri(), export.Config(history=True, engine="local"))

@@ -229,6 +229,27 @@ def test_spark_makes_the_same_copy(catalog: TrinityLakeCatalog, tmp_path: Path, 
 # -- what is missing or damaged ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("size", [100, None], ids=["cut", "as long as before"])
+def test_a_damaged_definition_is_read_at_the_copy_and_where_neither_has_it_its_table_is_named(
+    catalog: TrinityLakeCatalog, copy: str, tmp_path: Path, size: int | None
+) -> None:
+    """It ended the export: nobody knew which files it names."""
+    run(catalog, copy, HISTORY)
+    (path,) = [each.path for each in catalog.lakehouse.objects() if each.name == "orders"]
+    here, there = (Path(root.removeprefix("file://"), path) for root in (catalog.lakehouse.root, copy))
+    good = here.read_bytes()
+    here.write_bytes(bytes(size or len(good)))
+    catalog.load_table(CUSTOMERS).append(rows(9))
+    done = run(catalog, copy, HISTORY)
+    assert (True, {}) == (done.plan.is_whole, done.plan.tables_lacking)
+    assert [1, 3, 4] == ids(opened(copy).load_table(ORDERS))
+    if size is None:
+        there.write_bytes(bytes(len(good)))
+        assert ["sales-orders"] == [*run(catalog, copy, HISTORY).plan.tables_lacking]
+    with pytest.raises(Corrupt, match=path):
+        run(catalog, (tmp_path / "fresh").as_uri(), HISTORY)
+
+
 def test_the_command_ends_with_1_and_names_the_table(
     catalog: TrinityLakeCatalog, copy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
