@@ -248,32 +248,11 @@ def _lay_out(leaves: Leaves, paths: Sequence[str], order: int, stamp: int) -> Co
         texts += system.values()
     heads = Columns.of(names, texts)
     heads_a_file = len(heads) // len(paths)
-    if leaves.columns.keys.type == _STRING:
-        return _join_slices(leaves, heads, heads_a_file, order)
     entries = leaves.columns
     rows = _rows_of_files(leaves, heads_a_file, order)
     keys = pa.concat_arrays([as_views(entries.keys), as_views(heads.keys)])
     values = pa.concat_arrays([as_views(entries.values), as_views(heads.values)])
     return Columns(_copy_rows(keys, rows), _copy_rows(values, rows))
-
-
-def _join_slices(leaves: Leaves, heads: Columns, first: int, order: int) -> Columns:
-    """Return what :func:`_lay_out` does, of entries that stand one behind the other: a leaf is copied at once.
-
-    A file has ``first`` system rows, a row that is NULL, and ``order - 1`` rows for entries.
-    """
-    between = Columns(pa.nulls(1, _STRING), pa.nulls(1, _STRING))
-    unused = pa.nulls(order - 1, _STRING)
-    parts = []
-    start = 0
-    for entries in leaves.each_leaf():
-        parts.append(heads.slice(start, start + first))
-        parts.append(between)
-        parts.append(entries)
-        rest = unused.slice(len(entries))
-        parts.append(Columns(rest, rest))
-        start += first
-    return Columns.join(parts)
 
 
 def _rows_of_files(leaves: Leaves, first: int, order: int) -> Any:

@@ -11,7 +11,7 @@ of the old ones, and with the messages.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -94,11 +94,6 @@ class Leaves:
         """Return the row of the first entry of each leaf."""
         with_pivots = self.counts + 1
         return np.cumsum(with_pivots) - with_pivots
-
-    def each_leaf(self) -> Iterator[Columns]:
-        """Yield each leaf, without a copy."""
-        for start, count in zip(self.starts().tolist(), self.counts.tolist(), strict=True):
-            yield self.columns.slice(start, start + count)
 
     def edges(self) -> list[tuple[str, str]]:
         """Return the first and the last key of each. REQUIRES: none is empty."""
