@@ -59,13 +59,14 @@ VENV_CLEAR := --clear
 endif
 endif
 
+# pip does not compile what it installs: nobody imports most of it, and Python compiles what somebody does.
 $(STAMP): pyproject.toml constraints.txt | prerequisites
 	@echo "1 of 3: a Python environment in .venv"
 	@"$$(scripts/prerequisites.sh)" -m venv $(VENV_CLEAR) .venv
 	@echo "2 of 3: pip"
 	@$(PY) -m pip install -qq --constraint constraints.txt --upgrade pip
 	@echo "3 of 3: this project with Spark, Dagster and Iceberg (some 900 MB: a minute or two)"
-	@$(PY) -m pip install --progress-bar off --constraint constraints.txt --editable '.[dev]' >.venv/pip.log & \
+	@$(PY) -m pip install --no-compile --progress-bar off --constraint constraints.txt --editable '.[dev]' >.venv/pip.log & \
 		pip=$$!; before=; while kill -0 $$pip 2>/dev/null; do sleep 5; \
 		now=$$(grep -c '^Collecting\|^Requirement already' .venv/pip.log); \
 		last=$$(sed -n 's/^Collecting \([^ ]*\).*/\1/p; s/^Installing collected.*/writing all of them into .venv/p' .venv/pip.log | tail -1); \
