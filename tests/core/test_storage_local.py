@@ -26,6 +26,7 @@ from tests.support.faults import FaultPlan, attach
 from tests.support.few_threads import few_threads
 from tests.support.lakes import compacted, filled, new_lake
 from tests.support.storage_suite import Place, StorageSuite
+from tests.support.writers import forking
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import (
     AlreadyExists,
@@ -248,7 +249,7 @@ def test_the_lock_dies_with_its_process_and_never_before(
     monkeypatch.setattr(disk_lock, "_PATIENCE_SECONDS", 0.02)
     directory.mkdir()
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("spawn").Process(target=_hold_lock, args=(str(directory), theirs))
+    child = forking().Process(target=_hold_lock, args=(str(directory), theirs))
     child.start()
     assert ours.poll(300)
     os.kill(child.pid or 0, signal_sent)
@@ -373,7 +374,7 @@ def _create_and_die(root: str, plan: FaultPlan) -> None:
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_killed_writer_leaves_all_or_nothing(root: str, directory: Path, mode: Any, at: int) -> None:
     """Requests are put, sync, create; only after the last there is a root, and it is whole."""
-    child = multiprocessing.get_context("spawn").Process(target=_create_and_die, args=(root, _Plan(mode, at)))
+    child = forking().Process(target=_create_and_die, args=(root, _Plan(mode, at)))
     child.start()
     child.join(300)
     assert -signal.SIGKILL == child.exitcode

@@ -20,9 +20,8 @@ import yaml
 from tests.dagster.conftest import filled
 from tests.support.deployment import Deployment, deployed, eventually, is_run
 from tests.support.misbehaving import Misbehaving
-from tests.support.moto_s3 import RAW
 from tests.support.postgres import run_postgres
-from tests.support.s3_servers import KEY, SECRET, S3Server
+from tests.support.s3_servers import KEY, RAW, SECRET, S3Server
 from tests.support.supervisor import Supervisor
 from trinitylake_core import Lakehouse
 from trinitylake_core.locations import node_path

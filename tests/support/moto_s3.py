@@ -14,15 +14,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 import moto.server as _moto
 from moto.s3.models import s3_backends
 from moto.s3.responses import S3Response
 
-from tests.support.s3_servers import IGNORES_IF_MATCH
+from tests.support.s3_servers import IGNORES_IF_MATCH, RAW
 
-RAW: Final = "/_raw/"
 _lock = threading.RLock()
 
 

@@ -26,6 +26,8 @@ KEY = "testing-key"
 SECRET = "testing-secret"
 BUCKET = "lakes"
 IGNORES_IF_MATCH = "ignores-if-match"
+RAW = "/_raw/"
+"""The back door of ``moto_server`` (``moto_s3``)."""
 _START_SECONDS = 300.0
 _STOP_SECONDS = 10.0
 _REQUEST_LINE = re.compile(r"(GET|PUT|POST|HEAD|DELETE) (\S+) HTTP/")  # refused ones are coloured

@@ -11,12 +11,13 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.support.faults import FaultPlan, attach, detach
+from tests.support.writers import pool as processes
 from trinitylake_core.errors import AlreadyExists, FileMissing, InvalidLocation, OutcomeUnknown, StorageError
 from trinitylake_core.storage import Storage, Tagged, check_conformance, open_storage
 
@@ -226,7 +227,7 @@ class StorageSuite:
 
     def test_one_of_many_processes_wins(self, place: Place, get_raw: Callable[[str], bytes]) -> None:
         """The same across processes, which share nothing but the storage."""
-        with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
+        with processes(PROCESSES) as pool:
             list(pool.map(time.sleep, [0.01] * PROCESSES))
             start = time.time() + 1.5
             outcomes = list(pool.map(race_rounds, [place] * PROCESSES, range(PROCESSES), [start] * PROCESSES))
@@ -407,7 +408,7 @@ class StorageSuite:
 
     def test_no_increment_is_lost_between_processes(self, place: Place, get_raw: Callable[[str], bytes]) -> None:
         """A counter that several processes increase by compare-and-set counts them all."""
-        with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
+        with processes(PROCESSES) as pool:
             list(pool.map(count_up, [place] * PROCESSES, [ROUNDS] * PROCESSES))
         assert b"%d" % (PROCESSES * ROUNDS) == get_raw("counter")
 

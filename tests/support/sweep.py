@@ -46,9 +46,8 @@ from pipelines import clean, compaction, expire, export, load, tables_clean, tab
 from tests.support.faults import FaultPlan, Mode, attach
 from tests.support.icebergs import SCHEMA, request_key, rows
 from tests.support.lakes import FAST, CancelBy, filled, in_memory, new_lake
-from tests.support.moto_s3 import RAW
 from tests.support.proofs import prove_for_long
-from tests.support.s3_servers import S3Server
+from tests.support.s3_servers import RAW, S3Server
 from tests.support.writers import forking
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import Violation, check_lakehouse, check_version
