@@ -22,6 +22,12 @@ def _changed(directory: Path, order: int, count: int) -> Lakehouse:
     return lake.refresh()
 
 
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """A lakehouse of which a sixth has changed; not to be changed by a test."""
+    return _changed(tmp_path_factory.mktemp("waits"), 16, 2000)
+
+
 def _diff(lake: Lakehouse, most: int) -> tuple[Rounds, list[object]]:
     cold = reopened(lake)
     old = cold.at(version=cold.version - 2)
@@ -30,7 +36,7 @@ def _diff(lake: Lakehouse, most: int) -> tuple[Rounds, list[object]]:
     return rounds, found
 
 
-@pytest.mark.parametrize(("order", "count"), [(32, 1500), (16, 30), (16, 4000), (128, 10)])
+@pytest.mark.parametrize(("order", "count"), [(32, 1500), (16, 30), (128, 10)])
 def test_a_comparison_reads_ahead_what_it_would_read_and_no_more(tmp_path: Path, order: int, count: int) -> None:
     """Dense and sparse, high and low: as many rounds as its requests need, and half of that more."""
     lake = _changed(tmp_path, order, count)
@@ -55,8 +61,7 @@ def test_two_lakehouses_are_read_side_by_side(tmp_path: Path) -> None:
     assert rounds.chain <= 1.5 * (math.ceil(rounds.requests / 64) + 2)
 
 
-def test_a_span_of_a_comparison_reads_what_lies_in_it(tmp_path: Path) -> None:
-    lake = _changed(tmp_path, 16, 2000)
+def test_a_span_of_a_comparison_reads_what_lies_in_it(lake: Lakehouse) -> None:
     old = lake.at(version=lake.version - 2)
     whole = list(diff_nodes(old.nodes, old.root_node.node, lake.nodes, lake.root_node.node))
     lo, hi = whole[500][0], whole[700][0]
@@ -71,8 +76,7 @@ def test_a_span_of_a_comparison_reads_what_lies_in_it(tmp_path: Path) -> None:
     assert rounds.chain <= 20 < len(logs[0])
 
 
-def test_the_tops_of_two_trees_are_read_level_by_level(tmp_path: Path) -> None:
-    lake = _changed(tmp_path, 16, 2000)
+def test_the_tops_of_two_trees_are_read_level_by_level(lake: Lakehouse) -> None:
     cold = reopened(lake)
     old = cold.at(version=cold.version - 2)
     with Rounds(cold.storage) as rounds:
@@ -82,9 +86,9 @@ def test_the_tops_of_two_trees_are_read_level_by_level(tmp_path: Path) -> None:
     assert rounds.chain <= 1.5 * (math.ceil(rounds.requests / 32) + 4)
 
 
-def test_a_comparison_that_is_left_lying_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_comparison_that_is_left_lying_disturbs_nobody(lake: Lakehouse) -> None:
     """A comparison that nobody reads to its end, and other reads through the same handle meanwhile."""
-    cold = reopened(_changed(tmp_path, 16, 2000))
+    cold = reopened(lake)
     with Rounds(cold.storage):
         changes = cold.diff(cold.version - 2, cold.version)
         next(changes)

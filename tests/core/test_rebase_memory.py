@@ -22,8 +22,8 @@ from trinitylake_core.tree.nodefile import encode
 MIB = 1 << 20
 FEW = 50
 HOW: Final = ("alone", "group", "readers")
-LARGE: Final = 60_000
-"""Changes of a bulk version: as Python texts some 25 MiB."""
+LARGE: Final = 30_000
+"""Changes of a bulk version: as Python texts some 12 MiB."""
 
 
 def _followed(lake: Lakehouse, count: int) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
-from dagster._core.test_utils import freeze_time
 from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 from dagster_project import assets
@@ -114,6 +113,8 @@ def _stock(lake: Lakehouse) -> int:
 @pytest.fixture(scope="module")
 def sold(stage: Stage) -> None:
     """Fill a lakehouse, and measure it again and again."""
+    from dagster._core.test_utils import freeze_time  # half a second for each process that collects tests
+
     now = utc_now()
     for number in range(PLOTTED):
         story.work(stage.lakes[SALES], number * 12, number * 12 + 12)
