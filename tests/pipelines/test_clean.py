@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines import clean as clean_job
-from pipelines import expire, export
+from pipelines import compaction, expire, export, tables_clean
 from pipelines.job import dry_run
 from pipelines.sweep import listing as files_listing
 from pipelines.sweep.kept_roots import slack
@@ -165,7 +165,7 @@ def test_what_is_deleted_is_fenced_off_by_a_version(tmp_path: Path, clock: Clock
 
 
 def test_the_owner_can_forbid_it(tmp_path: Path) -> None:
-    """The guard property refuses cleaning and expiration; a dry run is still answered."""
+    """The guard property refuses cleanings and expiration; a dry run is still answered."""
     lake = filled(new_lake(tmp_path, properties={"maintenance.delete.enabled": "false"}), tables=4)
     plant(lake, node_path())
     before = files_of(lake)
@@ -173,6 +173,8 @@ def test_the_owner_can_forbid_it(tmp_path: Path) -> None:
         clean(lake, later())
     with pytest.raises(Refused, match=r"maintenance\.delete\.enabled"):
         expire.run(lake, expire.Config(engine="local", keep_last=1))
+    with pytest.raises(Refused, match=r"maintenance\.delete\.enabled"):
+        tables_clean.run(lake, tables_clean.Config(engine="local"))
     assert before == files_of(lake)
     assert 1 == clean(lake, later(), review=dry_run).orphan_files
 
@@ -583,3 +585,44 @@ def test_nothing_is_deleted_where_a_root_names_no_lakehouse_definition(tmp_path:
     with pytest.raises(CorruptNode, match="does not name a lakehouse definition"):
         clean(reopened(lake), later())
     assert before == files_of(lake)
+
+
+# -- what it says where there is nothing to free yet ---------------------------------------------------
+
+
+AT_ONCE: dict[str, Any] = {"older_than_seconds": 0.0, "allow_recent": True, "engine": "local"}
+
+
+@pytest.fixture
+def replaced(tmp_path: Path) -> Lakehouse:
+    """Compacted: six tables in a leaf; then two are changed, one is dropped and one is new, all of it in buffers."""
+    replaced = new_lake(tmp_path, txn_ttl_millis=1000)
+    with replaced.transaction() as txn:
+        txn.create_namespace("a")
+        for number in range(6):
+            txn.create_table("a", f"t{number}")
+    compaction.run(replaced.refresh(), compaction.Config(engine="local"))
+    with replaced.refresh().transaction() as txn:
+        txn.alter_table("a", "t0", properties={"x": "y"})
+        txn.alter_table("a", "t1", properties={"x": "y"})
+        txn.drop_table("a", "t2")
+        txn.create_table("a", "new")
+    return replaced.refresh()
+
+
+def test_a_cleaning_without_orphans_says_what_a_compaction_would_free(replaced: Lakehouse, clock: Clock) -> None:
+    """Up to as many as were replaced or dropped; compacted, and without older versions, they are freed."""
+    clock.forward(millis=10_000)
+    later = clock.now()
+    expire.run(replaced, expire.Config(keep_last=1, engine="local"))
+    clean_job.run(replaced.refresh(), clean_job.Config(**AT_ONCE, now_millis=later))
+    done = clean_job.run(replaced.refresh(), clean_job.Config(**AT_ONCE, now_millis=later))
+    assert (0, 4) == (done.orphan_files, done.replaced_in_buffers)
+    (hint,) = [line for line in done.summary() if "compact" in line]
+    assert "would free up to 4 files" in hint
+    compaction.run(replaced.refresh(), compaction.Config(engine="local"))
+    clock.forward(millis=10_000)
+    expire.run(replaced.refresh(), expire.Config(keep_last=1, engine="local"))
+    freed = clean_job.run(replaced.refresh(), clean_job.Config(**AT_ONCE, now_millis=clock.now()))
+    assert 3 == freed.orphans["table"].files
+    assert (0, []) == (freed.replaced_in_buffers, [line for line in freed.summary() if "compact" in line])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dagster_project.config.values import format_duration, parse_duration
 from trinitylake_core import InvalidInput
 from trinitylake_core.durations import DAY, describe_duration, millis, parse_age
+from trinitylake_core.sizes import parse_size
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,33 @@ def test_lakehouses_yaml_reads_what_the_command_line_reads(text: str) -> None:
     """One parser; what is printed is read back as the same."""
     assert timedelta(seconds=parse_age(text)) == parse_duration(text)
     assert parse_duration(text) == parse_duration(format_duration(parse_duration(text)))
+
+
+# -- sizes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1", 1),
+        ("12B", 12),
+        (" 64KiB ", 65_536),
+        ("256 MiB", 256 << 20),
+        ("1.5GiB", 3 << 29),
+        ("2TiB", 2 << 40),
+    ],
+)
+def test_a_text_means_bytes(text: str, size: int) -> None:
+    assert size == parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "1e9", "256mb", "1,5GiB", "1GiB 2MiB", "\u0663MiB", "9" * 19])
+def test_what_is_no_size_is_refused_with_how_to_write_one(text: str) -> None:
+    with pytest.raises(InvalidInput, match="256MiB"):
+        parse_size(text)
+
+
+def test_a_size_beyond_every_file_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="too large"):
+        parse_size("99999999PiB")

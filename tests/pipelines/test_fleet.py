@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import socket
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ from pipelines import compaction, export, fleet
 from pipelines.cli import main
 from pipelines.compaction_policy import debt_of
 from pipelines.fleet import Config, Member, State, state_of
+from tests.support.lakes import filled, new_lake, reopened
+from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse
 
 
@@ -195,3 +198,41 @@ def test_a_file_without_lakehouses_is_wrong_input(
     assert 2 == called(capsys, str(path))[0]
     assert 2 == called(capsys, str(tmp_path / "nothing.yaml"))[0]
     assert 2 == called(capsys, str(path), "--timeout", "0")[0]
+
+
+# -- how fast one grows: rates since the oldest version that is kept -----------------------------------
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Lakehouse:
+    return filled(new_lake(tmp_path), tables=12)
+
+
+def test_a_history_of_seconds_says_nothing_about_a_day(growing: Lakehouse) -> None:
+    found = fleet.growth_of(growing)
+    assert (None, None) == (found.versions_per_day, found.objects_per_day)
+    assert (True, True) == ((found.kept_bytes or 0) > 0, (found.waiting_bytes or 0) > 0)
+
+
+def test_rates_are_those_of_the_versions_that_are_kept(growing: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten days lie between the first version and the newest: so much of everything a day; two ``get``."""
+    real = Lakehouse.stats
+
+    def dated(handle: Lakehouse) -> object:
+        found = real(handle)
+        return replace(found, created_at=found.created_at + timedelta(days=10)) if found.version else found
+
+    monkeypatch.setattr(Lakehouse, "stats", dated)
+    newest, opened = growing.stats(), reopened(growing)
+    before = opened.storage.counts.requests()
+    found = fleet.growth_of(opened)
+    assert opened.storage.counts.requests() - before <= 2
+    assert newest.version / 10 == pytest.approx(found.versions_per_day, abs=0.01)
+    assert (newest.objects or 0) / 10 == pytest.approx(found.objects_per_day, abs=0.01)
+
+
+def test_an_oldest_root_that_cannot_be_read_leaves_the_rest(growing: Lakehouse) -> None:
+    oldest = growing.at(version=growing.stats().oldest_version)
+    (directory_of(growing) / oldest.root_node.path).write_bytes(b"garbage")
+    found = fleet.growth_of(reopened(growing))
+    assert (None, True) == (found.since, (found.waiting_bytes or 0) > 0)

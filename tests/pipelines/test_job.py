@@ -71,14 +71,6 @@ def test_unknown_engines_and_a_missing_session_are_refused() -> None:
         start_spark(lambda: None)  # type: ignore[arg-type, return-value]
 
 
-def test_phases_follow_each_other() -> None:
-    watch = Stopwatch()
-    watch.lap("list")
-    watch.lap("mark")
-    assert ["list", "mark"] == list(watch.seconds)
-    assert all(seconds >= 0 for seconds in watch.seconds.values())
-
-
 def test_a_phase_that_comes_again_counts_as_a_whole() -> None:
     watch = Stopwatch()
     for seconds in (20.0, 30.0):

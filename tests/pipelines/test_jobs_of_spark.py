@@ -11,7 +11,7 @@ import pytest
 from pipelines import clean, export, tables_clean, tables_health, verify
 from tests.support.lakes import filled, new_lake
 from tests.support.many_tables import many_tables
-from tests.support.spoilt_engines import expire_all_but_the_newest
+from tests.support.zero_age import expire_all_but_the_newest
 from trinitylake_core import Lakehouse
 from trinitylake_core.storage import open_storage
 

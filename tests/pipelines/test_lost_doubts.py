@@ -28,10 +28,10 @@ from tests.support.spoilt_engines import (
     SpoiltSpark,
     arm_within,
     every_row,
-    expire_all_but_the_newest,
     planned_files,
     spoil_one_by_one,
 )
+from tests.support.zero_age import expire_all_but_the_newest
 from trinitylake_core.errors import StorageError, TrinityLakeError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.locations import Locations

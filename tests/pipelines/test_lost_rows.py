@@ -37,11 +37,11 @@ from tests.support.spoilt_engines import (
     SpoiltSpark,
     SpoiltTables,
     every_row,
-    expire_all_but_the_newest,
     planned_files,
     spoil_one_by_one,
 )
 from tests.support.surgery import Surgery
+from tests.support.zero_age import expire_all_but_the_newest
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.errors import StorageError, TrinityLakeError
 from trinitylake_core.iceberg import TrinityLakeCatalog

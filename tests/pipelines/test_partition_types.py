@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, date, datetime
 from datetime import time as clock
 from decimal import Decimal
@@ -32,9 +31,9 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from pipelines import compaction, expire, tables_clean
 from tests.support.engines import by_spark_sql, connected
 from tests.support.writers import pool
+from tests.support.zero_age import clean_tables, expire_all_but_the_newest
 from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.rest import endpoint
@@ -91,12 +90,8 @@ def lake(catalog: TrinityLakeCatalog) -> Lakehouse:
 
 def _clean_at_age_zero(lake: Lakehouse) -> None:
     """Leave the newest version and nothing that it does not need; the suite's own reader judges the cleaning."""
-    compaction.run(lake.refresh(), compaction.Config(engine="local"))
-    in_a_month = time.time_ns() // 1_000_000 + 30 * 86_400_000
-    expire.run(lake.refresh(), expire.Config(engine="local", keep_last=1, now_millis=in_a_month))
-    done = tables_clean.run(
-        lake.refresh(), tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
-    )
+    expire_all_but_the_newest(lake)
+    done = clean_tables(lake)
     assert () == done.doubts
     assert done.orphan_files > 0
 

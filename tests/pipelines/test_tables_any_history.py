@@ -16,10 +16,11 @@ from typing import Final
 import pytest
 from pyiceberg.exceptions import NoSuchTableError
 
-from pipelines import compaction, expire, tables_clean
+from pipelines import compaction, expire
 from tests.support.icebergs import new_iceberg, rows, with_table
 from tests.support.needed_files import find_needed
 from tests.support.respelled import Spelling, needed_by, respell_all, respell_data, respell_manifests
+from tests.support.zero_age import clean_tables
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 HISTORIES: Final = int(os.environ.get("HISTORIES", "8"))
@@ -106,9 +107,7 @@ def test_no_file_that_a_retained_version_needs_goes(seed: int, tmp_path: Path) -
     content = b"" if broken is None else broken.read_bytes()
     if broken is not None:
         broken.write_bytes(b"")
-    time.sleep(0.02)
-    config = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
-    report = tables_clean.run(catalog.lakehouse.refresh(), config)
+    report = clean_tables(catalog.lakehouse)
     assert any(each.stops_all for each in report.doubts) == (broken is not None)
     if broken is not None:
         assert 0 == report.deleted

@@ -15,14 +15,14 @@ from pyiceberg.table import Table
 from pyiceberg.view.metadata import ViewVersion
 
 from pipelines import clean as clean_job
-from pipelines import compaction, load, tables_clean
-from pipelines import expire as expire_job
+from pipelines import load, tables_clean
 from pipelines.cli import main
 from pipelines.job import dry_run
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, rows, with_table
+from tests.support.zero_age import expire_all_but_the_newest
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import TableDef
-from trinitylake_core.errors import CorruptDefinition, InvalidInput, PlanOutdated, Refused
+from trinitylake_core.errors import CorruptDefinition, InvalidInput, PlanOutdated
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.locations import Locations
 from trinitylake_core.tables import LOCATION
@@ -42,13 +42,6 @@ def clean(catalog: TrinityLakeCatalog, spark: Any = None, review: Any = None, **
         **{"older_than_seconds": 0, "allow_recent": True, **options},
     )
     return tables_clean.run(catalog.lakehouse, config, spark, review=review)
-
-
-def expire(catalog: TrinityLakeCatalog) -> None:
-    """Expire all versions but the newest, once no message waits: it would keep what it was sent to replace."""
-    compaction.run(catalog.lakehouse, compaction.Config(engine="local"))
-    now = int(time.time() * 1000) + 30 * 86_400_000
-    expire_job.run(catalog.lakehouse, expire_job.Config(engine="local", keep_last=1, now_millis=now))
 
 
 def files(catalog: TrinityLakeCatalog) -> set[str]:
@@ -89,13 +82,13 @@ def test_every_row_of_every_retained_version_reads_and_nothing_else_is_left(cata
         {kind: each.files for kind, each in report.orphans.items()},
         report.failed,
     )
-    expire(catalog)
+    expire_all_but_the_newest(catalog.lakehouse)
     left, newest = files(catalog), reads(catalog)
     again = clean(catalog)
     assert (newest, ()) == ({k: v for k, v in reads(catalog).items() if k in newest}, again.doubts)
     assert not any("dropped" in path for path in files(catalog))
     assert any("dropped" in path for path in left)
-    expire(catalog)
+    expire_all_but_the_newest(catalog.lakehouse)
     clean(catalog)
     assert 0 == clean(catalog).orphan_files
     assert [] == list(catalog.lakehouse.check(definitions=True))
@@ -111,7 +104,7 @@ def test_snapshots_of_the_lakehouse_and_saved_transactions_keep_files(catalog: T
     txn.alter_table("sales", "saved", properties={"a": "b"})
     identity = txn.save()
     catalog.drop_table("sales.saved")
-    expire(catalog)
+    expire_all_but_the_newest(catalog.lakehouse)
     catalog.load_table("sales.orders").transaction().append(rows(3))
     planned = clean(catalog, review=dry_run)
     assert (3, 1) == (planned.orphan_files, planned.transactions)
@@ -124,7 +117,7 @@ def test_snapshots_of_the_lakehouse_and_saved_transactions_keep_files(catalog: T
     assert any("saved" in path for path in files(catalog))
     catalog.lakehouse.resume_transaction(identity).abort()
     catalog.lakehouse.drop_snapshot("old")
-    expire(catalog)
+    expire_all_but_the_newest(catalog.lakehouse)
     clean(catalog)
     assert not any("saved" in path for path in files(catalog))
     assert 2 == sum(path.endswith(".parquet") for path in files(catalog)), "those of both snapshots of the table"
@@ -134,7 +127,7 @@ def test_a_dry_run_and_a_plan_change_nothing_and_a_plan_is_carried_out(
     catalog: TrinityLakeCatalog, tmp_path: Path
 ) -> None:
     a_history(catalog)
-    expire(catalog)
+    expire_all_but_the_newest(catalog.lakehouse)
     before, version, uri = files(catalog), catalog.lakehouse.version, str(tmp_path / "plan.parquet")
     dry = clean(catalog, review=dry_run)
     planned = clean(catalog, plan_to=uri)
@@ -157,7 +150,7 @@ def test_a_plan_is_for_the_tables_whose_directories_it_cleans(catalog: TrinityLa
     metadata = Path(catalog.load_table("sales.orders").metadata_location.removeprefix("file://"))
     content = json.loads(metadata.read_text())
     catalog.drop_table("sales.orders")
-    expire(catalog)
+    expire_all_but_the_newest(catalog.lakehouse)
     content["table-uuid"] = "00000000-0000-4000-8000-000000000000"
     metadata.write_text(json.dumps(content))
     catalog.register_table("sales.other", metadata.as_uri())
@@ -270,7 +263,7 @@ def _copied_metadata(catalog: TrinityLakeCatalog, table: TableDef, path: str) ->
 
 def test_young_and_foreign_files_stay_and_are_named(catalog: TrinityLakeCatalog) -> None:
     a_history(catalog)
-    expire(catalog)
+    expire_all_but_the_newest(catalog.lakehouse)
     location = catalog.load_table("sales.orders").location().removeprefix("file://")
     foreign = [Path(location, "notes.txt"), Path(location, "metadata", "mine.json"), Path(location).parent / "x.avro"]
     strange = Path(location).parents[1] / "sales" / "by-hand" / "data" / "a.parquet"
@@ -326,34 +319,15 @@ def test_external_tables_and_other_formats_are_left_alone(catalog: TrinityLakeCa
     } == {(each.directory, each.reason) for each in report.doubts}
 
 
-def test_a_table_whose_owner_forbids_it_loses_nothing(catalog: TrinityLakeCatalog) -> None:
-    with_table(catalog, "sales.free", 1).transaction().append(rows(2))
-    with_table(catalog, "sales.kept", 1, properties={"gc.enabled": "false"}).transaction().append(rows(2))
-    kept = {path for path in files(catalog) if "/kept-" in path}
-    report = clean(catalog)
-    assert (3, 1) == (report.deleted, len(report.doubts))
-    assert kept <= files(catalog)
-
-
 def test_an_unreadable_definition_stops_everything(catalog: TrinityLakeCatalog) -> None:
     a_history(catalog)
-    expire(catalog)
+    expire_all_but_the_newest(catalog.lakehouse)
     lake, before = catalog.lakehouse, files(catalog)
     path = next(each.path for each in lake.objects(kind="table"))
     lake.storage.delete_many([path])
     with pytest.raises(CorruptDefinition, match="is missing, so the files that it names are unknown"):
         clean(catalog)
     assert before == files(catalog)
-
-
-def test_the_owner_can_forbid_it(tmp_path: Path) -> None:
-    catalog = new_iceberg(tmp_path)
-    a_history(catalog)
-    catalog.lakehouse.alter(properties={"maintenance.delete.enabled": "false"})
-    expired = files(catalog)
-    with pytest.raises(Refused):
-        clean(catalog)
-    assert expired == files(catalog)
 
 
 def test_a_copy_of_the_lakehouse_does_not_lose_what_its_metadata_calls_by_another_name(
@@ -384,7 +358,7 @@ def test_the_metadata_files_of_views_stay_as_long_as_a_version_needs_them(catalo
         catalog.create_view(name, SCHEMA, version)
     assert (2, 0) == (len(files(catalog)), clean(catalog).orphan_files)
     catalog.drop_view("sales.dropped")
-    expire(catalog)
+    expire_all_but_the_newest(catalog.lakehouse)
     assert 1 == clean(catalog).deleted
     (left,) = files(catalog)
     assert left in catalog.load_view("sales.kept").metadata_location
@@ -396,23 +370,6 @@ def test_only_the_tables_of_a_pattern_are_cleaned(catalog: TrinityLakeCatalog) -
     report = clean(catalog, pattern="sales.o*")
     assert 3 == report.deleted
     assert 6 == clean(catalog).deleted
-
-
-def test_each_distinct_file_is_read_once_however_many_versions_share_it(catalog: TrinityLakeCatalog) -> None:
-    orders = with_table(catalog, "sales.orders", 1)
-    for number in range(2, 8):
-        orders.append(rows(number))
-        catalog.create_namespace(f"n{number}")
-    lake = catalog.lakehouse
-    before = lake.storage.counts.snapshot()
-    report = clean(catalog, review=dry_run)
-    read = {"definition": 8 + 7, "metadata": 8, "manifest list": 7, "manifest": 7}
-    definitions = report.files_read["definition"]
-    assert {**read, "definition": definitions} == report.files_read
-    tables = sum(read.values()) - read["definition"] + 8
-    nodes = report.nodes_read
-    del before
-    assert tables + nodes <= report.requests["get"] <= tables + nodes + 10
 
 
 @pytest.mark.spark

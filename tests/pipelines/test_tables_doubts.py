@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyiceberg.table import Table
 
-from pipelines import compaction, expire, tables_clean
+from pipelines import tables_clean
 from pipelines.cli import main
 from pipelines.engine.local import LocalEngine
 from pipelines.job import silent
@@ -19,23 +18,11 @@ from pipelines.sweep.listing import everything
 from pipelines.tables.sweep import TableSweep
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
 from tests.support.respelled import local, needed_by
+from tests.support.zero_age import clean_tables, expire_all_but_the_newest
 from trinitylake_core.definitions import decode_table, encode
 from trinitylake_core.errors import CorruptDefinition, InvalidInput
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.tables import LOCATION, METADATA_LOCATION
-
-
-def clean(catalog: TrinityLakeCatalog, **options: Any) -> tables_clean.Report:
-    """Clean with safety age zero."""
-    time.sleep(0.02)
-    how = tables_clean.Config(engine="local", **{"older_than_seconds": 0, "allow_recent": True, **options})
-    return tables_clean.run(catalog.lakehouse.refresh(), how)
-
-
-def expire_versions(catalog: TrinityLakeCatalog) -> None:
-    compaction.run(catalog.lakehouse, compaction.Config(engine="local"))
-    later = int(time.time() * 1000) + 30 * 86_400_000
-    expire.run(catalog.lakehouse, expire.Config(engine="local", keep_last=1, now_millis=later))
 
 
 def lender(catalog: TrinityLakeCatalog) -> list[str]:
@@ -49,7 +36,7 @@ def lender(catalog: TrinityLakeCatalog) -> list[str]:
 def drop(catalog: TrinityLakeCatalog, name: str) -> None:
     """Drop a table, and let every version expire that names it."""
     catalog.drop_table(name)
-    expire_versions(catalog)
+    expire_all_but_the_newest(catalog.lakehouse)
 
 
 def manifest_of(table: Table) -> Path:
@@ -102,16 +89,16 @@ def test_an_external_table_whose_metadata_cannot_be_read_ends_the_cleaning_unles
     metadata = local(location)
     content = metadata.read_bytes()
     metadata.unlink()
-    refused = clean(catalog)
+    refused = clean_tables(catalog.lakehouse)
     assert (0, [""]) == (refused.orphan_files, [each.directory for each in refused.doubts if each.stops_all])
     metadata.write_bytes(content)
-    assert 0 < clean(catalog).deleted
+    assert 0 < clean_tables(catalog.lakehouse).deleted
     assert [1, 2, 3] == ids(catalog.load_table("sales.theirs"))
     metadata.unlink()
     with_table(catalog, "sales.more", 1).transaction().append(rows(2))
     directory = f"{location.rpartition('/')[0]}"
-    assert 0 == clean(catalog, apart=(f"{directory}-not",)).deleted
-    assert 0 < clean(catalog, apart=(directory,)).deleted
+    assert 0 == clean_tables(catalog.lakehouse, apart=(f"{directory}-not",)).deleted
+    assert 0 < clean_tables(catalog.lakehouse, apart=(directory,)).deleted
 
 
 @pytest.mark.parametrize("location", ["", "../v1.metadata.json", "tables//x/v1.metadata.json", "/etc/v1.metadata.json"])
@@ -119,7 +106,7 @@ def test_a_metadata_location_that_is_no_path_ends_the_cleaning(catalog: TrinityL
     lender(catalog)
     with_table(catalog, "sales.odd", 1)
     reset(catalog, "odd", **{METADATA_LOCATION: location})
-    report = clean(catalog)
+    report = clean_tables(catalog.lakehouse)
     (doubt,) = {(each.table, each.stops_all) for each in report.doubts}
     assert (0, ("sales-odd", True)) == (report.orphan_files, doubt)
     assert 4 == main(["tables", "clean", catalog.lakehouse.root, "--dry-run"])
@@ -129,7 +116,7 @@ def test_a_relative_metadata_location_of_an_external_table_ends_the_cleaning(cat
     lender(catalog)
     with_table(catalog, "sales.odd")
     reset(catalog, "odd", "EXTERNAL", **{METADATA_LOCATION: "tables/x/y/v1.metadata.json"})
-    (doubt,) = clean(catalog).doubts
+    (doubt,) = clean_tables(catalog.lakehouse).doubts
     assert (True, "is not an absolute path") == (doubt.stops_all, doubt.reason[-23:])
 
 
@@ -170,7 +157,7 @@ def test_a_table_whose_definition_has_an_odd_location_keeps_its_files(
 ) -> None:
     lender(catalog)
     reset(catalog, "lender", **{LOCATION: location})
-    report = clean(catalog)
+    report = clean_tables(catalog.lakehouse)
     assert ((), 3) == (report.doubts, report.deleted)
     assert [1, 2, 3] == ids(catalog.load_table("sales.lender"))
 
@@ -188,9 +175,9 @@ def test_a_table_without_metadata_keeps_its_directory_however_it_is_spelled(
         txn.drop_table("sales", "lender")
         kind = "EXTERNAL" if "://" in location else "MANAGED"
         txn.create_table("sales", "other", table_type=kind, format_properties={LOCATION: location})
-    expire_versions(catalog)
+    expire_all_but_the_newest(catalog.lakehouse)
     before = set(directory.rglob("*"))
-    report = clean(catalog)
+    report = clean_tables(catalog.lakehouse)
     assert [(f"{below}/", False)] == [(each.directory, each.stops_all) for each in report.doubts]
     assert before == set(directory.rglob("*"))
 
@@ -200,7 +187,7 @@ def test_an_odd_location_without_metadata_ends_the_cleaning(catalog: TrinityLake
     with catalog.lakehouse.refresh().transaction() as txn:
         txn.create_table("sales", "odd", format_properties={LOCATION: "x"})
     reset(catalog, "odd", **{LOCATION: "../lake/tables/sales"})
-    assert [True] == [each.stops_all for each in clean(catalog).doubts]
+    assert [True] == [each.stops_all for each in clean_tables(catalog.lakehouse).doubts]
 
 
 def test_a_table_outside_keeps_the_files_inside_that_it_names(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
@@ -209,7 +196,7 @@ def test_a_table_outside_keeps_the_files_inside_that_it_names(catalog: TrinityLa
     theirs.add_files(lender(catalog))
     catalog.register_table("sales.theirs", theirs.metadata_location)
     drop(catalog, "sales.lender")
-    report = clean(catalog)
+    report = clean_tables(catalog.lakehouse)
     assert ((), True) == (report.doubts, 0 < report.deleted)
     assert [1, 2, 3] == ids(catalog.load_table("sales.theirs"))
 
@@ -225,8 +212,8 @@ def test_a_claim_of_all_tables_claims_none(catalog: TrinityLakeCatalog, where: s
     document["location"] = f"{catalog.lakehouse.root}{where}".rstrip("/")
     document["properties"] |= {"gc.enabled": "false", "write.data.path": document["location"]}
     file.write_text(json.dumps(document))
-    expire_versions(catalog)
-    report = clean(catalog)
+    expire_all_but_the_newest(catalog.lakehouse)
+    report = clean_tables(catalog.lakehouse)
     (doubt,) = report.doubts
     assert (True, f"{local(table.location()).name}/") == (
         doubt.is_wanted,
@@ -247,5 +234,5 @@ def test_data_files_of_hive_and_impala_go_once_nothing_names_them(catalog: Trini
     orphan = local(f"{table.location()}/data/{name}")
     orphan.parent.mkdir(exist_ok=True)
     orphan.write_bytes(b"x")
-    assert 1 == clean(catalog).deleted
+    assert 1 == clean_tables(catalog.lakehouse).deleted
     assert not orphan.exists()

@@ -12,9 +12,10 @@ from urllib.parse import quote
 import pytest
 from pyiceberg.table import Table
 
-from pipelines import compaction, expire, export, tables_clean
+from pipelines import export
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
 from tests.support.respelled import local, needed_by, respell_all, respell_data
+from tests.support.zero_age import clean_tables, expire_all_but_the_newest
 from trinitylake_core.file_identity import LocalLinks, ends_in_area, file_keys, is_plain
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
@@ -87,13 +88,6 @@ def test_links_are_followed_and_what_is_none_stays(tmp_path: Path) -> None:
 # -- cleaning ----------------------------------------------------------------------------------------------------
 
 
-def clean(catalog: TrinityLakeCatalog) -> tables_clean.Report:
-    """Clean with safety age zero."""
-    time.sleep(0.02)
-    how = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
-    return tables_clean.run(catalog.lakehouse.refresh(), how)
-
-
 def _through_a_link(root: Path) -> Callable[[str], str]:
     (root.parent / "link").symlink_to(root.parent)
     return lambda uri: uri.replace(str(root), f"{root.parent}/link/{root.name}")
@@ -142,7 +136,7 @@ def test_no_file_that_a_table_needs_goes_however_it_is_spelled(name: str, tmp_pa
         respell_all(table, _SPELLINGS[name](tmp_path / "lake"))
     else:
         respell_data(table, _SPELLINGS_OF_DATA[name](tmp_path / "lake"))
-    report = clean(catalog)
+    report = clean_tables(catalog.lakehouse)
     if name == "a link to the table":  # it lies outside, where anybody may have put it: what it leads to is not opened
         assert (True, 0) == (all(each.stops_all for each in report.doubts), report.deleted)
         assert "outside the places of its table" in report.doubts[0].reason
@@ -158,7 +152,7 @@ def test_the_target_of_a_link_inside_a_table_stays(tmp_path: Path) -> None:
     (data, *_) = [each for each in needed_by(table) if each.suffix == ".parquet"]
     target = data.rename(data.with_name(f"target-{data.name}"))
     data.symlink_to(target.name)
-    clean(catalog)
+    clean_tables(catalog.lakehouse)
     assert target.exists()
     assert [1, 2, 3] == ids(catalog.load_table("sales.odd"))
 
@@ -168,7 +162,7 @@ def test_a_file_whose_name_the_store_has_encoded_stays(tmp_path: Path) -> None:
     (data, *_) = [each for each in needed_by(table) if each.suffix == ".parquet"]
     respell_data(table, lambda uri: uri.replace("-0-", " 0 "))
     encoded = data.rename(data.with_name(data.name.replace("-0-", "%200%20")))
-    clean(catalog)
+    clean_tables(catalog.lakehouse)
     assert encoded.exists()
 
 
@@ -179,7 +173,7 @@ def test_a_table_elsewhere_that_was_copied_from_here_keeps_no_other_files(tmp_pa
     directory = local(table.location())
     shutil.copytree(directory, tmp_path / directory.name)
     respell_data(table, lambda uri: uri.replace(str(directory), str(tmp_path / directory.name)))
-    assert 6 == clean(catalog).deleted
+    assert 6 == clean_tables(catalog.lakehouse).deleted
     assert all(each.exists() for each in needed)
 
 
@@ -189,10 +183,8 @@ def test_files_of_a_dropped_table_stay_as_long_as_another_one_names_them_through
     borrowed = [str(each) for each in needed_by(table) if each.suffix == ".parquet"]
     with_table(catalog, "sales.borrower").add_files([spell(each) for each in borrowed])
     catalog.drop_table("sales.odd")
-    compaction.run(catalog.lakehouse, compaction.Config(engine="local"))
-    later = int(time.time() * 1000) + 30 * 86_400_000
-    expire.run(catalog.lakehouse, expire.Config(engine="local", keep_last=1, now_millis=later))
-    report = clean(catalog)
+    expire_all_but_the_newest(catalog.lakehouse)
+    report = clean_tables(catalog.lakehouse)
     assert () == report.doubts
     assert [1, 2, 3] == ids(catalog.load_table("sales.borrower"))
     assert set(borrowed) == {str(each) for each in (tmp_path / "lake").glob("tables/sales/odd-*/data/*")}

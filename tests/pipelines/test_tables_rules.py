@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Final
 import pytest
 from pyiceberg.table import Table
 
-from pipelines import compaction, expire, tables_clean
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
+from tests.support.zero_age import clean_tables, expire_all_but_the_newest
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 PAGE: Final = Path(__file__).parents[2] / "docs/retention.md"
@@ -60,9 +59,7 @@ def history(tmp_path: Path) -> History:
     orders = with_table(catalog, "sales.orders", 1, 2)
     with_table(catalog, "sales.dropped", 3)
     lake = catalog.lakehouse
-    compaction.run(lake, compaction.Config(engine="local"))
-    later = int(time.time() * 1000) + 30 * 86_400_000
-    expire.run(lake, expire.Config(engine="local", keep_last=1, now_millis=later))
+    expire_all_but_the_newest(lake)
     orders = catalog.load_table("sales.orders")
     orders.overwrite(rows(4))
     orders.maintenance.expire_snapshots().by_ids(
@@ -70,7 +67,6 @@ def history(tmp_path: Path) -> History:
     ).commit()
     catalog.drop_table("sales.dropped")
     catalog.load_table("sales.orders").transaction().append(rows(9))
-    time.sleep(0.02)
     lake = catalog.lakehouse
     needed: set[str] = set()
     for version in range(lake.stats().oldest_version, lake.version + 1):
@@ -80,8 +76,7 @@ def history(tmp_path: Path) -> History:
 
 
 def _ours(history: History) -> set[str]:
-    config = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
-    tables_clean.run(history.catalog.lakehouse, config)
+    clean_tables(history.catalog.lakehouse)
     return set(history.files - {each.path for each in history.catalog.lakehouse.storage.list("tables/")})
 
 

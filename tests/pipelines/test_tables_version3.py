@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
-from pipelines import compaction, expire, export, tables_clean, tables_expire, tables_health, verify
+from pipelines import export, tables_expire, tables_health, verify
 from tests.support.engines import connected
 from tests.support.icebergs import opened
 from tests.support.lakes import FAST
-from tests.support.mayhem import DAY
+from tests.support.zero_age import clean_tables, expire_all_but_the_newest
 from trinitylake_core import Lakehouse
-from trinitylake_core.clock import now_millis
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.rest import endpoint
 from trinitylake_core.storage import open_storage
@@ -78,12 +76,8 @@ def test_expired_and_cleaned_with_age_zero_the_rows_stay_and_replaced_vectors_go
     puffins = set(directory.rglob("*.puffin"))
     how = tables_expire.Config(older_than_seconds=0, keep_last=1)
     assert 4 == tables_expire.run(lake, how).snapshots
-    compaction.run(lake.refresh(), compaction.Config(engine="local"))
-    later = now_millis() + 30 * DAY
-    expire.run(lake.refresh(), expire.Config(engine="local", keep_last=1, now_millis=later))
-    time.sleep(0.02)
-    everything = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
-    done = tables_clean.run(lake.refresh(), everything)
+    expire_all_but_the_newest(lake)
+    done = clean_tables(lake)
     left = set(directory.rglob("*.puffin"))
     assert done.deleted > 0
     assert left < puffins

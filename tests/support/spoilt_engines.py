@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import pyarrow as pa
 import pytest
 
-from pipelines import clean, compaction, expire, tables_clean
+from pipelines import clean, tables_clean
 from pipelines.engine.local import LocalEngine, LocalRows
 from pipelines.engine.model import READ_AHEAD, Engine, GroupWork, Kept, Row, Rows, Work
 from pipelines.engine.spark import SparkEngine, SparkRows
 from pipelines.job import dry_run
 from pipelines.sweep.sweep import Sweep
 from tests.simulation.engines import HOWS, How, RowFault
-from trinitylake_core import Lakehouse
-from trinitylake_core.clock import now_millis
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage import Storage
 
@@ -235,10 +233,3 @@ def arm_within(monkeypatch: pytest.MonkeyPatch, engine: SpoiltEngine | SpoiltSpa
             engine.is_armed = False
 
     monkeypatch.setattr(where, name, armed)
-
-
-def expire_all_but_the_newest(lake: Lakehouse) -> None:
-    """Expire every version but the newest, once no message waits: it would keep what it was sent to replace."""
-    compaction.run(lake.refresh(), compaction.Config(engine="local"))
-    month_later = now_millis() + 30 * 86_400_000
-    expire.run(lake.refresh(), expire.Config(engine="local", keep_last=1, now_millis=month_later))
