@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import clean, cli, compaction, compaction_policy, stats, verify, worker_pool
-from tests.support.lakes import CancelBy, content, reopened
+from tests.support.lakes import content, reopened
 from tests.support.wide import change, scattered, wide
 from trinitylake_core import Lakehouse
 from trinitylake_core.clock import now_millis
@@ -94,19 +94,6 @@ def test_processes_make_the_same_of_it(lake: Lakehouse, monkeypatch: pytest.Monk
     report = compaction.run(lake, compaction.Config("local", tasks=2))
     assert (True, True) == (report.proved, allowed(lake) + 20 >= (report.messages_after or 0))
     prove(lake, expected)
-
-
-def test_writers_go_on_beside_it(lake: Lakehouse) -> None:
-    once: list[Lakehouse] = []
-
-    def beside() -> None:
-        if not once:
-            once.append(change(reopened(lake), scattered(OBJECTS, 30, 9)))
-
-    change(lake, scattered(OBJECTS, 200))
-    report = compaction.run(lake, LOCAL, cancel=CancelBy(beside))
-    assert 1 == report.rebased_over
-    prove(lake, content(once[0]))
 
 
 def test_bytes_for_each_message_are_reported(lake: Lakehouse, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,6 @@ from tests.support.lakes import compacted, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import InvalidInput, Lakehouse, spec
 from trinitylake_core.locations import root_path
-from trinitylake_core.storage import open_storage
 from trinitylake_core.transactions.group import Entry
 
 
@@ -50,12 +49,6 @@ def test_versions_are_chosen_by_who_when_and_why(lake: Lakehouse) -> None:
     report = history.run(lake, history.Config(limit=2))
     assert (2, True, lake.root, 5) == (len(report.versions), report.more, report.root, report.version)
     assert not history.run(lake, history.Config(limit=6)).more
-
-
-def test_versions_that_cannot_be_read_come_first(lake: Lakehouse) -> None:
-    Surgery(lake.root, lake.definition.order).write(root_path(5), b"rubbish")
-    cold = Lakehouse.open(open_storage(*lake.storage.spec()), damaged=True)
-    assert [5, 4, 3, 2, 1, 0] == [each.version for each in history.run(cold).versions]
 
 
 @pytest.mark.parametrize("options", [{"limit": -1}, {"since": "yesterday"}])

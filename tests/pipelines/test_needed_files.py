@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import tables_clean
 from tests.support.icebergs import rows, with_table
 from tests.support.needed_files import DeletedLive, find_files, find_needed, refuse_deleted
 from trinitylake_core.iceberg import TrinityLakeCatalog
@@ -30,15 +29,3 @@ def test_a_deleted_file_that_is_needed_is_found(catalog: TrinityLakeCatalog, tmp
     next((root / "tables").rglob(what)).unlink()
     with pytest.raises(DeletedLive, match="1 of 1 deleted files are needed"):
         refuse_deleted(root, before)
-
-
-def test_what_a_dropped_table_had_is_needed_until_its_versions_expire(
-    catalog: TrinityLakeCatalog, tmp_path: Path
-) -> None:
-    with_table(catalog, "sales.orders", 1)
-    catalog.drop_table("sales.orders")
-    root = tmp_path / "lake"
-    needed = find_needed(root)
-    assert any(path.endswith(".parquet") for path in needed)
-    tables_clean.run(catalog.lakehouse.refresh(), tables_clean.Config(older_than_seconds=0, allow_recent=True))
-    assert needed <= find_files(root)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 
 from pipelines import undo
-from pipelines.cli import main
 from pipelines.job import dry_run
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from tests.support.surgery import Surgery, directory_of, listing
@@ -70,13 +68,6 @@ def test_the_newest_commits_in_a_row_are_undone(deployed: Lakehouse, options: di
     )  # fmt: skip
     after = reopened(deployed)
     assert (digest, "incident") == (after.digest(), after.info().reason)
-
-
-def test_everything_since_a_time_is_undone(deployed: Lakehouse) -> None:
-    times = {each.version: each.created_at.isoformat() for each in deployed.history()}
-    done = undone(deployed, since=times[6])
-    assert [9, 7, 6] == [each.version for each in done.undone]
-    assert deployed.at(version=5).digest() == reopened(deployed).digest()
 
 
 def test_what_others_committed_after_it_is_not_undone_in_silence(deployed: Lakehouse, commit: Commit) -> None:
@@ -150,16 +141,3 @@ def test_an_unreadable_newest_root_counts_as_somebody_elses(deployed: Lakehouse)
         undone(cold, author="bot@*")
     done = undone(cold, author="bot@*", others=True)
     assert (6, 10) == (done.rollback.plan.target_version, done.rollback.version_after)
-
-
-def test_undo_on_the_command_line(deployed: Lakehouse, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["undo", deployed.root, "--author", "bot@*", "--reason", "incident 4711", "--engine", "local"]
-    assert 0 == main([*words, "--dry-run"])
-    out = capsys.readouterr().out
-    assert "found: 2" in out
-    assert "nightly deploy 2, step 1" in out
-    assert "--expected-version 9" in out
-    assert 0 == main([*words, "--expected-version", "9", "--json"])
-    document = json.loads(capsys.readouterr().out)
-    assert ([9, 7], 10) == ([each["version"] for each in document["undone"]], document["rollback"]["version_after"])
-    assert deployed.at(version=6).digest() == reopened(deployed).digest()

@@ -8,21 +8,8 @@ from typing import Any
 import pytest
 
 from pipelines import upgrade
-from tests.support.lakes import FAST, compacted, filled, new_lake
-from trinitylake_core import Lakehouse
+from tests.support.lakes import filled, new_lake
 from trinitylake_core.errors import NotAFile
-
-
-def test_smaller_nodes_and_the_same_content(tmp_path: Path) -> None:
-    lake = filled(new_lake(tmp_path), tables=20, changes=2)
-    compacted(lake)
-    target = (tmp_path / "target").as_uri()
-    config = upgrade.Config(engine="local", definition={"order": 7})
-    done = upgrade.run(lake, target, config, storage_options=FAST)
-    made = Lakehouse.open(target, storage_options=FAST)
-    assert (7, 0, lake.digest(), made.digest()) == (made.definition.order, done.version, done.digest, done.digest)
-    assert {"check", "copy", "write"} == set(done.seconds)
-    assert [] == list(made.check(definitions=True))
 
 
 @pytest.mark.spark

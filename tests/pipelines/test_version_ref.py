@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +49,6 @@ def test_a_version_may_be_said_in_many_ways(run: Run, lake: Lakehouse, text: str
     assert [version] == run("verify", lake.root, "--version", text)["versions"]
     planned = run("export", lake.root, f"{lake.root[:-1]}-copy", "--version", text, "--dry-run")
     assert version == planned["plan"]["version"]
-
-
-def test_an_age_is_so_long_ago(run: Run, lake: Lakehouse) -> None:
-    assert 5 == len(run("history", lake.root, "--since", "1d")["versions"])
-    assert 5 == len(run("history", lake.root, "--since", "-1h")["versions"])
-    later = (datetime.now(UTC) + timedelta(days=1)).isoformat()
-    assert [] == run("history", lake.root, "--since", later)["versions"]
-    error = run("ls", lake.root, "--timestamp", "-2d")["error"]
-    assert "VersionNotFound" == error["type"]
-    assert 4 == run("ls", lake.root, "--timestamp", "0s")["version"]
-    assert "VersionNotFound" == run("ls", lake.root, "--version", "HEAD~9")["error"]["type"]
 
 
 def test_a_root_may_be_a_path(run: Run, lake: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
