@@ -28,13 +28,14 @@ from tests.support.lakes import FAST
 from tests.support.opened_files import watched
 from tests.support.respelled import local, respell_data, respell_lists, respell_manifests, rewrite_avro
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core.errors import InvalidInput, TrinityLakeError
 from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
 from trinitylake_core.iceberg.locations import Locations
 from trinitylake_core.iceberg.registration import register_all
+from trinitylake_core.iceberg.snapshot_files import SnapshotReader
 from trinitylake_core.storage import open_storage
 from trinitylake_core.table_index import Grounds
-from trinitylake_core.table_places import TablePlaces
+from trinitylake_core.table_places import Located, TablePlaces
 
 _MINE: Final = "a.mine"
 _THEIRS: Final = "hr.theirs"
@@ -64,10 +65,6 @@ def _secret(catalog: TrinityLakeCatalog) -> Path:
     return local(str(catalog.load_table(_THEIRS).inspect.files()["file_path"][0]))
 
 
-def _mine(catalog: TrinityLakeCatalog) -> Path:
-    return local(catalog.load_table(_MINE).metadata.location)
-
-
 def _beside(directory: Path, content: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / "private.parquet"
@@ -76,34 +73,34 @@ def _beside(directory: Path, content: Path) -> Path:
     return file
 
 
-def _pipe(catalog: TrinityLakeCatalog) -> Path:
-    file = _mine(catalog) / "data" / "pipe.parquet"
+def _pipe(mine: Path) -> Path:
+    file = mine / "data" / "pipe.parquet"
     os.mkfifo(file)
     return file
 
 
-def _link(catalog: TrinityLakeCatalog) -> Path:
-    file = _mine(catalog) / "data" / "link.parquet"
-    file.symlink_to(os.path.relpath(_secret(catalog), file.parent))
+def _link(mine: Path, secret: Path) -> Path:
+    file = mine / "data" / "link.parquet"
+    file.symlink_to(os.path.relpath(secret, file.parent))
     return file
 
 
-def _link_of_a_directory(catalog: TrinityLakeCatalog) -> Path:
-    file = _mine(catalog) / "linked"
-    file.symlink_to(os.path.relpath(_secret(catalog).parent, file.parent))
-    return file / _secret(catalog).name
+def _link_of_a_directory(mine: Path, secret: Path) -> Path:
+    file = mine / "linked"
+    file.symlink_to(os.path.relpath(secret.parent, file.parent))
+    return file / secret.name
 
 
-_PLACES: Final[dict[str, Callable[[TrinityLakeCatalog, Path], Path | str]]] = {
-    "another table": lambda catalog, _: _secret(catalog),
-    "above its directory": lambda catalog, _: _beside(_mine(catalog).parent, _secret(catalog)),
-    "a directory of a similar name": lambda catalog, _: _beside(Path(f"{_mine(catalog)}-more"), _secret(catalog)),
-    "the root": lambda catalog, _: _beside(_mine(catalog).parents[2], _secret(catalog)),
-    "outside the root": lambda catalog, tmp: _beside(tmp / "outside", _secret(catalog)),
-    "a way around": lambda catalog, _: f"file://{_mine(catalog)}/../../{'/'.join(_secret(catalog).parts[-4:])}",
-    "a link": lambda catalog, _: _link(catalog),
-    "a link of a directory": lambda catalog, _: _link_of_a_directory(catalog),
-    "a pipe": lambda catalog, _: _pipe(catalog),
+_PLACES: Final[dict[str, Callable[[Path, Path, Path], Path | str]]] = {
+    "another table": lambda mine, secret, tmp: secret,
+    "above its directory": lambda mine, secret, tmp: _beside(mine.parent, secret),
+    "a directory of a similar name": lambda mine, secret, tmp: _beside(Path(f"{mine}-more"), secret),
+    "the root": lambda mine, secret, tmp: _beside(mine.parents[2], secret),
+    "outside the root": lambda mine, secret, tmp: _beside(tmp / "outside", secret),
+    "a way around": lambda mine, secret, tmp: f"file://{mine}/../../{'/'.join(secret.parts[-4:])}",
+    "a link": lambda mine, secret, tmp: _link(mine, secret),
+    "a link of a directory": lambda mine, secret, tmp: _link_of_a_directory(mine, secret),
+    "a pipe": lambda mine, secret, tmp: _pipe(mine),
     "/etc": lambda *_: "file:///etc/passwd",
     "/proc": lambda *_: "/proc/self/environ",
     "another bucket": lambda *_: "s3://another-bucket/private.parquet",
@@ -114,12 +111,20 @@ def _hostile(tmp_path: Path, name: str, respell: Callable[..., None] = respell_d
     """Return a lakehouse in which the first file of one table is somewhere else."""
     catalog = new_iceberg(tmp_path)
     with_table(catalog, _THEIRS, 1)
-    mine = with_table(catalog, _MINE, 1)
+    place, target = _name_a_place(catalog, _MINE, tmp_path, name, respell)
+    return _Lake(catalog, place, target)
+
+
+def _name_a_place(
+    catalog: TrinityLakeCatalog, table: str, tmp_path: Path, name: str, respell: Callable[..., None] = respell_data
+) -> tuple[str, Path | None]:
+    """Make a table whose first file is somewhere else; return the URI of that, and the file if it is one of ours."""
+    mine = with_table(catalog, table, 1)
     mine.append(rows(2))
     (first, *_) = sorted(str(each) for each in mine.inspect.files()["file_path"].to_pylist())
     secret = _secret(catalog)
     assert secret.stat().st_size == local(first).stat().st_size, "what a manifest says of its size fits"
-    place = _PLACES[name](catalog, tmp_path)
+    place = _PLACES[name](local(mine.metadata.location), secret, tmp_path)
     target = None
     if isinstance(place, Path):
         target = place if name == "a pipe" else place.resolve()
@@ -127,7 +132,7 @@ def _hostile(tmp_path: Path, name: str, respell: Callable[..., None] = respell_d
     elif "/.." in place:
         target = secret
     respell(mine, lambda uri: place if respell is not respell_data or uri == first else uri)
-    return _Lake(catalog, place, target)
+    return place, target
 
 
 @pytest.mark.parametrize("name", _PLACES)
@@ -142,6 +147,10 @@ def test_no_job_opens_a_data_file_of_another_place(name: str, tmp_path: Path) ->
         expired = tables_expire.run(hostile.lake, tables_expire.Config(pattern="hr.*"))
         deep = verify.run(hostile.lake, verify.Config(tables=1.0, deep=True, versions="all", engine="local"))
         cleaned = tables_clean.run(hostile.lake, _CLEANING)
+        location = hostile.catalog.metadata_location(_MINE)
+        reader = SnapshotReader(Located(hostile.lake.storage), location)
+        with pytest.raises(TrinityLakeError):  # what is asked before Spark, which would follow and wait
+            reader.refuse_odd_files(reader.current or 0)
     assert opened in ([], [hostile.target] if name == "a pipe" else []), "a pipe is not read, and not waited for"
     assert [_MINE] == list(report.failures)
     reason = report.failures[_MINE]
@@ -181,7 +190,7 @@ def test_no_link_leads_out_of_an_own_directory_below_the_root_wherever_it_lies(p
         mine.append(rows(number))
     first = min(str(each) for each in mine.inspect.files()["file_path"].to_pylist())
     lake = catalog.lakehouse.refresh()
-    link = _link(catalog)
+    link = _link(local(mine.metadata.location), secret)
     respell_data(mine, lambda uri: link.as_uri() if uri == first else uri)
     with watched([secret]) as opened:
         report = tables_compact.run(lake, how)
@@ -335,10 +344,35 @@ def _area_of(table: Table) -> Path:
     return local(table.location())
 
 
+def test_a_location_that_looks_like_that_of_another_root_leads_to_no_other_table(tmp_path: Path) -> None:
+    """As if the table had come here with its lakehouse: each file is then looked for where it lies now."""
+    catalog = new_iceberg(tmp_path)
+    root, former = (tmp_path / "lake").as_uri(), (tmp_path / "former").as_uri()
+    with_table(catalog, _THEIRS, 1)
+    mine = with_table(catalog, _MINE, 1)
+    mine.append(rows(2))
+    secret = _secret(catalog)
+    first = min(str(each) for each in mine.inspect.files()["file_path"].to_pylist())
+    location = mine.location()
+    respell_data(mine, lambda uri: (secret.as_uri() if uri == first else uri).replace(root, former))
+    with_fields({"location": location.replace(root, former)})(local(mine.metadata_location))
+    lake = catalog.lakehouse.refresh()
+    with watched([secret]) as opened:
+        how = tables_compact.Config(pattern="a.*", engine="local", rules=_RULES)
+        compacted = tables_compact.run(lake, how)
+        tables_health.run(lake, tables_health.Config(pattern="a.*", engine="local"))
+        deep = verify.run(lake, verify.Config(tables=1.0, deep=True, engine="local"))
+        cleaned = tables_clean.run(lake, _CLEANING)
+    assert [] == opened
+    assert ([_MINE], 0) == (list(compacted.left_alone) + list(compacted.failures), compacted.files_made)
+    assert (False, 0) == (deep.ok, cleaned.deleted)
+    assert any(_OUTSIDE in each.message for each in deep.findings), deep.findings
+
+
 def test_what_the_operator_allows_for_a_table_is_read_for_it_and_for_no_other(tmp_path: Path) -> None:
     hostile = _hostile(tmp_path, "outside the root")
     place = (tmp_path / "outside").as_uri()
-    own = _mine(hostile.catalog).name
+    own = local(hostile.catalog.load_table(_MINE).metadata.location).name
     how = tables_compact.Config(pattern="a.*", engine="local", rules=_RULES)
     for allowed, is_done in ((f"tables/a/other={place}", False), (f"tables/hr={place}", False), (f"{place}-not", False),
                              (f"s3://x/y, tables/a/{own} = {place}", True)):  # fmt: skip

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from pyarrow import parquet
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
+from pipelines import tables_compact
+from pipelines.session import SessionConfig, get_session
+from pipelines.session.iceberg import TESTED
+from pipelines.tables.compact.decision import GroupRules
+from pipelines.tables.compact.model import NamedEndpoint, Settings
+from pipelines.tables.compact.statements import SparkCatalog
 from tests.core.test_rest import Client
 from tests.support.engines import by_spark_sql, connected
 from tests.support.icebergs import ids, rows, with_table
 from tests.support.real_stores import RunningStore
+from tests.support.respelled import rewrite_avro
 from tests.support.s3_servers import BUCKET, KEY, SECRET
 from tests.support.writers import pool
 from trinitylake_core import Lakehouse
@@ -172,6 +183,85 @@ def test_spark_reads_and_writes_with_lent_keys(uri: str) -> None:
         )
         ran = process.submit(partial(by_spark_sql, served, "lake", **_FOR_SPARK), *statements).result()
     assert [(2,)] == ran[-1]
+
+
+def test_spark_rewrites_a_table_with_keys_for_it_alone(
+    uri: str, lake: Lakehouse, minio: RunningStore, tmp_path: Path
+) -> None:
+    """Whatever a manifest names that its writer puts there after we have looked at it: the store refuses the rest."""
+    owner = _as(uri, "owner")
+    theirs = with_table(owner, "a.theirs", 4242)
+    (found,) = theirs.inspect.files().to_pylist()
+    owner.load_table("a.t").append(rows(2))
+    sound = ("a.sound", "a.other")
+    for name in sound:
+        with_table(owner, name, 1).append(rows(2))
+    behind = boto3.client(
+        "s3",
+        endpoint_url=minio.options["endpoint_url"],
+        region_name="us-east-1",
+        aws_access_key_id=KEY,
+        aws_secret_access_key=SECRET,
+    )
+    mine = owner.load_table("a.t")
+    snapshot = mine.current_snapshot()
+    assert snapshot is not None
+    manifest = snapshot.manifests(mine.io)[0].manifest_path
+    scratch = tmp_path / "scratch.avro"
+
+    def forge(file: str, change: Callable[[Any], None]) -> _Swap:
+        bucket, _, key = file.removeprefix("s3://").partition("/")
+        behind.download_file(bucket, key, str(scratch))
+        rewrite_avro(scratch, change)
+        return _Swap(bucket, key, scratch.read_bytes())
+
+    def name_theirs(row: Any) -> None:
+        row["data_file"] |= {"file_path": found["file_path"], "file_size_in_bytes": found["file_size_in_bytes"]}
+
+    def resize(row: Any) -> None:
+        if row["manifest_path"] == manifest:
+            row["manifest_length"] = len(forged.content)
+
+    forged = forge(manifest, name_theirs)
+    swaps = [forged, forge(snapshot.manifest_list, resize)]
+    settings = Settings(endpoint=NamedEndpoint(uri, "lake", "owner"))
+    with pool(1) as process:
+        failures = process.submit(_compact_after_swaps, lake.root, minio.options, settings, swaps).result(500)
+    assert ["a.t"] == list(failures)
+    for name in sound:
+        done = owner.load_table(name)
+        assert ([1, 2], 1) == (ids(done), len(done.inspect.files()))
+    directory = mine.location().removeprefix(f"s3://{forged.bucket}/")
+    for each in behind.list_objects_v2(Bucket=forged.bucket, Prefix=f"{directory}/data/")["Contents"]:
+        data = behind.get_object(Bucket=forged.bucket, Key=each["Key"])["Body"].read()
+        assert 4242 not in parquet.read_table(io.BytesIO(data))["id"].to_pylist(), failures
+
+
+class _Swap(NamedTuple):
+    bucket: str
+    key: str
+    content: bytes
+
+
+def _compact_after_swaps(root: str, options: dict[str, Any], settings: Settings, swaps: list[_Swap]) -> dict[str, str]:
+    """Compact tables on Spark, with keys for everything in the environment; overwrite files before each procedure."""
+    os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
+    lake = Lakehouse.open(root, storage_options=options)
+    conf = {"spark.jars.packages": f"org.apache.iceberg:iceberg-aws-bundle:{TESTED}"}
+    spark = get_session(SessionConfig(master="local[2]", iceberg=TESTED, conf=conf))
+    client = boto3.client("s3", endpoint_url=options["endpoint_url"])
+    run = SparkCatalog.run
+
+    def swap_and_run(catalog: SparkCatalog, statement: str) -> Any:
+        if statement.startswith("CALL"):
+            for each in swaps:
+                client.put_object(Bucket=each.bucket, Key=each.key, Body=each.content)
+        return run(catalog, statement)
+
+    how = tables_compact.Config(engine="spark", rules=GroupRules(min_files=2), settings=settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SparkCatalog, "run", swap_and_run)
+        return dict(tables_compact.run(lake, how, spark).failures)
 
 
 def test_keys_end_at_the_store_and_long_jobs_get_new_ones(uri: str) -> None:

@@ -29,16 +29,25 @@ class SnapshotFiles:
 
 
 class SnapshotReader:
-    """Reads the snapshots that the metadata of a table name; each manifest once."""
+    """Reads the snapshots that the metadata of a table name; each manifest once.
 
-    def __init__(self, located: Located, location: str) -> None:
-        """Read the metadata file at a location. One ``get``. Raises as ``figures`` of health."""
+    Attributes:
+        known: what the manifests hold that were read, by URI.
+    """
+
+    def __init__(self, located: Located, location: str, before: SnapshotReader | None = None) -> None:
+        """Read the metadata file at a location. One ``get``. Raises as ``figures`` of health.
+
+        A manifest that the reader of ``before`` has read is not read again: its table's writers may overwrite it.
+        """
         read = read_metadata(located, location)
         self._located = read.located
         self._snapshots: dict[int, Mapping[str, Any]] = {}
         for each in read.document.get("snapshots") or ():
             self._snapshots[each["snapshot-id"]] = each
-        self._known: dict[str, list[refer.DescribedFile]] = {}
+        self.known: dict[str, list[refer.DescribedFile]] = {}
+        if before is not None:
+            self.known = before.known
         self.uuid = read.references.uuid
         self.document = read.document
         self.current: int | None = read.snapshot.get("snapshot-id")
@@ -64,16 +73,34 @@ class SnapshotReader:
 
         Raises ``UnreadableTable``, ``FileMissing``, ``StorageError``, and ``KeyError`` for an unknown snapshot.
         """
-        manifests = manifests_of_snapshot(self._located, self._snapshots[number])
-        unread = {uri: each for uri, each in manifests.items() if uri not in self._known}
-        for manifest, files in read_manifests(self._located, unread, refer.described_files_in):
-            self._known[manifest.uri] = files
+        manifests = self._read_manifests(number)
         data: dict[str, refer.DescribedFile] = {}
         deletes = 0
-        for uri in manifests:
-            for file in self._known[uri]:
+        for files in manifests:
+            for file in files:
                 if file.content == _DATA:
                     data[file.uri] = file
                 else:
                     deletes += 1
         return SnapshotFiles(data, deletes, len(manifests))
+
+    def refuse_odd_files(self, number: int) -> None:
+        """Refuse a snapshot with a file that another program must not open for this table. Costs as :meth:`files`.
+
+        It lies elsewhere, or on a disk it is no regular file, or lies behind a link that leads out: others follow it.
+
+        Raises as :meth:`files`, and ``OutsidePlaces``, ``NotAFile``.
+        """
+        for files in self._read_manifests(number):
+            for file in files:
+                storage, path = self._located.find(file.uri)
+                if storage.root.startswith("file:"):
+                    storage.info(path)
+
+    def _read_manifests(self, number: int) -> list[list[refer.DescribedFile]]:
+        """Return what each manifest of a snapshot holds; those that were read before are not read again."""
+        manifests = manifests_of_snapshot(self._located, self._snapshots[number])
+        unread = {uri: each for uri, each in manifests.items() if uri not in self.known}
+        for manifest, files in read_manifests(self._located, unread, refer.described_files_in):
+            self.known[manifest.uri] = files
+        return [self.known[uri] for uri in manifests]

@@ -75,7 +75,7 @@ _HOW: Final = (
         "--endpoint",
         metavar="URL",
         help="a running `trinitylake serve`, as Spark reaches it: for a Spark Connect server, which cannot reach this "
-        f"process. Its token: ${_TOKEN_VARIABLE}",
+        f"process, or one that lends keys for one table. Its token: ${_TOKEN_VARIABLE}",
     ),
     option("--warehouse", metavar="NAME", help="the name of the lakehouse at the endpoint"),
     *SPARK,

@@ -201,8 +201,9 @@ class _TableRewrite:
             self._began_at = self._own.lakehouse.version
             if before.uuid != self._table.uuid or before.current is None:
                 return replace(self._failed, outcome=model.LOST, reason="another table has its name now")
+            before.refuse_odd_files(before.current)
             stopped = self._call_procedures(before)
-            return self._judge(before.current, stopped)
+            return self._judge(before, before.current, stopped)
         except NoPredicate as error:
             return replace(self._failed, outcome=model.UNSUPPORTED, reason=str(error))
         except StartIsGone as error:
@@ -216,9 +217,9 @@ class _TableRewrite:
         except REFUSED as error:
             return replace(self._failed, reason=words_of(error))
 
-    def _read(self) -> SnapshotReader:
+    def _read(self, before: SnapshotReader | None = None) -> SnapshotReader:
         location = self._own.metadata_location(self._table.identifier)
-        return SnapshotReader(Located(self._lake.storage), location)
+        return SnapshotReader(Located(self._lake.storage), location, before)
 
     # -- procedures --------------------------------------------------------------------------------
 
@@ -333,9 +334,9 @@ class _TableRewrite:
 
     # -- what they did -----------------------------------------------------------------------------
 
-    def _judge(self, before: int, stopped: Outcome | None) -> Outcome:
+    def _judge(self, read: SnapshotReader, before: int, stopped: Outcome | None) -> Outcome:
         """Return what became of the table, by the snapshots that were made, and prove them."""
-        after = self._read()
+        after = self._read(read)
         if after.since(before) is None and any(map(self._is_ours, after.document.get("snapshots") or ())):
             why = f"it was rewritten, and snapshot {before}, at which that began, has expired: nothing proves its rows"
             return replace(self._failed, outcome=model.UNPROVEN, reason=f"{why}; {self._keep_old_files()}")
