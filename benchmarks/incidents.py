@@ -5,7 +5,8 @@ python -m benchmarks incidents [--only NAME ...] [--list]
 PostgreSQL, the units of ``deploy/`` and ten lakehouses of thirty tables, on disk and on an S3 server. Each incident has
 the lakehouse whose turn it is. It is broken, noticed, mended by the commands of the page, and ends with one whole run
 of maintenance. The commands are read from the page, so one that is wrong there fails here. What the page says of a
-version, a time or a root is replaced by what it is here.
+version, a time or a root is replaced by what it is here. Disks that can be full are tmpfs in a mount namespace of its
+own, so none is left, however it ends.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
+import pytest
 import yaml
 
 from benchmarks import report
@@ -42,10 +44,14 @@ from tests.support.postgres import run_postgres
 from tests.support.s3_servers import KEY, SECRET, S3Server, run_moto
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import acting_as
+from trinitylake_core.errors import LakehouseFrozen
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import Storage, open_storage
 
 RUNBOOK: Final = Path(__file__).parent.parent / "docs" / "runbook.md"
+_OWN_MOUNTS: Final = "TRINITYLAKE_OWN_MOUNTS"
+"""Set where mounts are seen by nobody else."""
+_DISK: Final = "2g"
 _LAKES: Final = 10
 _TABLES: Final = 10
 _NOTICED_WITHIN: Final = 300.0
@@ -225,6 +231,10 @@ class Evening:
     roots: dict[str, str]
     backups: dict[str, str]
     folder: Path
+    host: Path
+    """The disk of the units: temporary files, DAGSTER_HOME and logs."""
+    database: Path
+    """The disk of PostgreSQL."""
     page: Page = field(default_factory=partial(Page, RUNBOOK))
 
     def options(self, name: str) -> dict[str, Any]:
@@ -542,19 +552,104 @@ def end_the_storage(scene: Scene) -> None:
     scene.told.steps.append(f"(the nightly run: {found['status']})")
 
 
-def fill_the_host(scene: Scene) -> None:
-    """Let the directory of temporary files be full."""
-    scene.change("new")
-    disk = scene.evening.deployment.home / "tmp"
-    _mount("size=64k,mode=1777", disk)
+@contextmanager
+def _full(disk: Path) -> Iterator[None]:
+    """Let a disk be full while the block runs."""
+    used = shutil.disk_usage(disk).used
+    _mount(f"remount,size={used // 1024 + 64}k", disk)
+    big = disk / "big"
     try:
-        with (disk / "big").open("wb") as big, suppress(OSError):
-            big.write(bytes(1 << 20))
-        scene.begun = time.time()
-        scene.notice_at_night()
+        with big.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        yield
     finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)  # noqa: S607
+        big.unlink()
+        _mount(f"remount,size={_DISK}", disk)
+
+
+def fill_the_host(scene: Scene) -> None:
+    """Let the disk of the units be full: temporary files, DAGSTER_HOME and logs."""
+    scene.change("new")
+    with _full(scene.evening.host):
+        _try_a_night(scene)
     scene.told.steps.append("room in the directory that the message names")
+
+
+def fill_the_database(scene: Scene) -> None:
+    """Let the disk of PostgreSQL be full when the nightly run begins."""
+    scene.change("new")
+    server = scene.evening.deployment.server
+    assert server is not None
+    assert server.process is not None
+    with _full(scene.evening.database):
+        _try_a_night(scene)
+    scene.told.steps.append("room on the disk of PostgreSQL")
+    if server.process.poll() is not None:
+        server.start()
+        scene.told.steps.append("PostgreSQL started again")
+    scene.evening.deployment.wait_until_ready()
+
+
+def _try_a_night(scene: Scene) -> None:
+    """Let the nightly run begin where perhaps none can, and wait until a message says so, if one ever does."""
+    scene.begun = time.time()
+    try:
+        run = scene.evening.maintain(scene.name, _RETRIED_WITHIN)
+        scene.told.steps.append(f"(the nightly run: {run['status']})")
+    except (AssertionError, OSError) as error:
+        scene.told.steps.append(f"(no run can be launched: {str(error)[-900:]})")
+    with suppress(AssertionError):
+        scene.notice()
+
+
+def damage_a_snapshot(scene: Scene) -> None:
+    """Damage the root of a snapshot that was never backed up."""
+    scene.run(["snapshot", "create", scene.root, "before-migration"])
+    (found,) = [each for each in scene.lake.snapshots() if each.name == "before-migration"]
+    scene.damage(found.root_path)
+    run = scene.evening.maintain(scene.name)
+    scene.told.steps.append(f"(the nightly run: {run['status']})")
+    scene.notice()
+    scene.told.noticed = "nightly run"
+    scene.do(DAMAGED, "mend", "--from", code=1)
+    line = scene.evening.page.command(DAMAGED, "snapshot", "drop")
+    names = {"ROOT": scene.root, "NAME": "before-migration"}
+    scene.run([names.get(word, word) for word in line])
+
+
+def restore_a_definition(scene: Scene) -> None:
+    """Damage a definition that was made after the backup, which has the one before."""
+    with acting_as("etl@airflow"), scene.lake.transaction(reason="owner") as txn:
+        txn.alter_table("sales", "t5", properties={"owner": "ada"})
+    first = scene.version
+    scene.damage(scene.definition("sales", "t5"))
+    scene.notice_at_night()
+    scene.do(DAMAGED, "mend", "--from", code=1)
+    line = scene.evening.page.command(EXPIRED, "restore", "--damaged", "--dry-run")
+    places = {"file:///data/lake": scene.root, "file:///backup/lake": scene.backup}
+    line = [places.get(word, word) for word in line]
+    planned = _NEXT.search(scene.run(line))
+    assert planned is not None
+    line.remove("--dry-run")
+    scene.run([*line, "--expected-version", planned[1]])
+    scene.do(DROPPED, "verify", "--definitions")
+    lost = scene.evening.page.command(CORRUPT, "mend", "--lost")
+    at = lost.index("--lost")
+    each_of = [word for version in range(first, scene.version) for word in ("--lost", str(version))]
+    scene.run([places.get(word, word) for word in (*lost[:at], *each_of, *lost[at + 2 :])])
+
+
+def freeze_the_writers(scene: Scene) -> None:
+    """Let a deploy break the catalog, and another writer commit again and again until it is frozen."""
+    good = scene.version
+    _deploy(scene)
+    scene.do("Runbook", "freeze", "--for")
+    with pytest.raises(LakehouseFrozen, match="incident 4712"):
+        scene.change("refused")
+    _roll_back(scene, DEPLOY, good)
+    scene.do("Runbook", "thaw")
+    scene.change("allowed")
 
 
 def kill_spark(scene: Scene) -> None:
@@ -682,11 +777,15 @@ INCIDENTS: dict[str, tuple[str, Callable[[Scene], None]]] = {
     "the root of another lakehouse": (ANY, copy_a_strange_root),
     "too many versions expired": (ANY, expire_too_much),
     "a definition is damaged": (ANY, damage_a_definition),
+    "a definition is restored": (ANY, restore_a_definition),
+    "a snapshot is damaged": (ANY, damage_a_snapshot),
+    "writers are frozen": (ANY, freeze_the_writers),
     "a bucket was set back": (ANY, set_a_bucket_back),
     "a bucket was set back and went on": (ANY, partial(set_a_bucket_back, goes_on=True)),
     "the backup is full": (DISK, fill_the_backup),
     "an outage of the storage": (S3, end_the_storage),
     "the host is full": (ANY, fill_the_host),
+    "the database is full": (ANY, fill_the_database),
     "Spark is dead": (ANY, kill_spark),
     "lakehouses.yaml is wrong": (ANY, misspell_a_stanza),
     "the backup is bad": (ANY, damage_the_backup),
@@ -749,7 +848,18 @@ def running(folder: Path, chosen: Sequence[str]) -> Iterator[Evening]:
     """Yield the deployment at work; the lakehouses that are needed have had a night."""
     lake_of = turns()
     small = [lake_of[each] for each in chosen if INCIDENTS[each][1] is fill_the_backup]
-    with run_moto(folder) as server, Misbehaving(server.endpoint) as way, webhook() as told, run_postgres() as postgres:
+    host, database = folder / "host", folder / "database"
+    for each in (host, database):
+        each.mkdir()
+        _mount(f"size={_DISK},mode=755", each)
+    with (
+        run_moto(folder) as server,
+        Misbehaving(server.endpoint) as way,
+        webhook() as told,
+        _on(database),
+        run_postgres() as postgres,
+        _on(host),
+    ):
         roots, backups = dict[str, str](), dict[str, str]()
         for name in sorted({*lake_of.values()}):
             root = server.new_root() if name.startswith(S3) else f"{(folder / name).as_uri()}/"
@@ -767,7 +877,7 @@ def running(folder: Path, chosen: Sequence[str]) -> Iterator[Evening]:
         try:
             with deployed(text, postgres, secrets) as deployment:
                 deployment.start_all()
-                evening = Evening(deployment, told, server, way, roots, backups, folder)
+                evening = Evening(deployment, told, server, way, roots, backups, folder, host, database)
                 needed = dict.fromkeys(lake_of[each] for each in chosen)
                 for run in [deployment.launch(f"{name}_maintenance") for name in needed]:
                     first = deployment.finished(run)
@@ -776,6 +886,16 @@ def running(folder: Path, chosen: Sequence[str]) -> Iterator[Evening]:
         finally:
             for name in small:
                 subprocess.run(["umount", "-l", str(folder / f"{name}-backup-disk")], check=False)  # noqa: S607
+
+
+@contextmanager
+def _on(disk: Path) -> Iterator[None]:
+    """Let directories that are made in the block lie on a disk."""
+    before, tempfile.tempdir = tempfile.tempdir, str(disk)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 def happen(evening: Evening, incident: str, name: str) -> Told:
@@ -831,6 +951,10 @@ def show(told: Told) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the incidents and print a table of them."""
+    if _OWN_MOUNTS not in os.environ:
+        os.environ[_OWN_MOUNTS] = "yes"
+        again = [sys.executable, "-m", "benchmarks", "incidents", *arguments]
+        os.execvp("unshare", ["unshare", "--mount", *again])  # noqa: S606, S607 - the same process
     parser = argparse.ArgumentParser(prog="benchmarks incidents", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=list(INCIDENTS), default=list(INCIDENTS), metavar="NAME")
     parser.add_argument("--list", action="store_true", help="print the names of the incidents")
