@@ -164,6 +164,19 @@ def _a_definition(night: Night, data: bytes | None = b"") -> None:
     assert [path] == night.tell("mend", "--from", night.backup, "--reason", "incident")["files"]
 
 
+def _a_definition_that_the_backup_lacks(night: Night) -> None:
+    """It has the one before, which comes back; a backup in between names the version that meant the other."""
+    with night.lake.transaction() as txn:
+        txn.alter_table("ns0", "t000", properties={"owner": "ada"})
+    bad, path = night.lake.version, night.definition("t000")
+    night.damage(path, b"")
+    night.tell("export", night.backup, "--history", code=4)
+    night.tell("restore", "--from", night.backup, "--only", "*", "--damaged", "--reason", "incident")
+    (damage,) = night.tell("export", night.backup, "--history", code=1)["plan"]["damaged"]
+    assert (path, bad, bad) == (damage["file"], damage["first_version"], damage["last_version"])
+    night.tell("mend", "--lost", str(bad), "--reason", "nobody has it")
+
+
 def _a_hole(night: Night) -> None:
     """A store that did not decide has left it."""
     bad = night.lake.version
@@ -252,6 +265,7 @@ INCIDENTS: dict[str, Callable[[Night], None]] = {
         _a_node_that_the_backup_has,
         _a_node_that_nobody_has,
         _a_definition,
+        _a_definition_that_the_backup_lacks,
         _a_hole,
         _a_hole_that_is_put_back,
         _a_namespace_dropped,
