@@ -848,6 +848,7 @@ def running(folder: Path, chosen: Sequence[str]) -> Iterator[Evening]:
     """Yield the deployment at work; the lakehouses that are needed have had a night."""
     lake_of = turns()
     small = [lake_of[each] for each in chosen if INCIDENTS[each][1] is fill_the_backup]
+    folder.chmod(0o755)  # PostgreSQL and the units are other users
     host, database = folder / "host", folder / "database"
     for each in (host, database):
         each.mkdir()

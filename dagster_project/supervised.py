@@ -20,6 +20,7 @@ import dagster as dg
 
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.resources import SparkResource, hang_up, open_lakehouse
+from pipelines.engine.local import find_full_disk
 from pipelines.job import dry_run
 from pipelines.session import LazySession, SessionConfig
 from pipelines.session.usage import SparkUsage, measure_usage
@@ -377,3 +378,8 @@ def with_advice() -> Iterator[None]:
     except errors.TrinityLakeError as error:
         # a refusal needs no stack; what may be a defect, or is a storage that fails, shows where it came from
         raise failure(error) from (None if isinstance(error, _EXPECTED) else error)
+    except OSError as error:
+        full = find_full_disk(error)
+        if full is None:
+            raise
+        raise failure(full) from error

@@ -290,7 +290,10 @@ def _describe(error: BaseException) -> tuple[str, int]:
             return _shorten(str(error)), code
     first_line = _first_line(error)
     if isinstance(error, OSError):  # a library of this machine, or a file
-        return first_line, FAILED
+        from pipelines.engine.local import find_full_disk
+
+        full = find_full_disk(error)
+        return first_line if full is None else str(full), FAILED
     package, _, _ = type(error).__module__.partition(".")
     if package in {"pyspark", "py4j"}:
         return f"Spark failed: {first_line}; {DEBUG}=1 shows the whole error", FAILED

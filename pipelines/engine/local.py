@@ -22,6 +22,7 @@ from pipelines.engine.counting import only_row
 from pipelines.engine.model import READ_AHEAD, GroupWork, Kept, Row, Rows, Work, place_names
 from trinitylake_core.errors import StorageError, StorageFull
 from trinitylake_core.storage import Storage
+from trinitylake_core.storage.disk_files import FULL
 
 MEMORY_BYTES: Final = 16 << 20
 """What the tables of an engine hold in memory: 150,000 names of files."""
@@ -333,11 +334,23 @@ def _room_errors() -> Iterator[None]:
         kind = name.removeprefix("SQLITE_").partition("_")[0]
         if kind not in _NO_ROOM:
             raise
-        where = os.environ.get("SQLITE_TMPDIR") or os.environ.get("TMPDIR") or tempfile.tempdir or "/var/tmp"  # noqa: S108
         # After the disk was full the file is cut short, which SQLite calls malformed: nothing is wrong with it.
         is_full = kind in {"CORRUPT", "FULL", "NOTADB"}
         raised = StorageFull if is_full else StorageError
         why = "the disk is full" if is_full else str(error)
-        raise raised(
-            f"temporary files cannot be used: {why}; make room in {where}, or set TMPDIR to a directory that has more"
-        ) from error
+        raise raised(_describe_no_room(why)) from error
+
+
+def find_full_disk(error: OSError) -> StorageFull | None:
+    """Return the error that names the directory of temporary files, if its disk is full; no storage raises that.
+
+    Where the disks of all directories that Python knows are full, it finds none that it can use.
+    """
+    if error.errno in FULL or str(error).startswith("[Errno 2] No usable temporary directory"):
+        return StorageFull(_describe_no_room("the disk is full"))
+    return None
+
+
+def _describe_no_room(why: str) -> str:
+    where = os.environ.get("SQLITE_TMPDIR") or os.environ.get("TMPDIR") or tempfile.tempdir or "/var/tmp"  # noqa: S108
+    return f"temporary files cannot be used: {why}; make room in {where}, or set TMPDIR to a directory that has more"

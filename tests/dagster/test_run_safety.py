@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,9 +127,13 @@ def test_an_integrity_check_that_a_storage_failed_is_made_again(
 def test_what_cannot_pass_is_not_tried_again(
     asset: str, local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wrong credentials stay wrong, and a full disk full. A storage that stays down is given up after more tries."""
+    """Wrong credentials stay wrong, and a full disk full, also that of temporary files.
+
+    A storage that stays down is given up after more tries.
+    """
     before = files(lake)
-    for error, tries in ((StorageDenied("no"), 0), (StorageFull("no space"), 0), (StorageError("down"), 2)):
+    full = OSError(errno.ENOSPC, "of a plan")
+    for error, tries in ((StorageDenied("no"), 0), (StorageFull("no space"), 0), (full, 0), (StorageError("down"), 2)):
         monkeypatch.setattr(ASSETS[asset], "run", failing(error, print, times=99))
         result, again = materialised(local, asset, instance)
         assert (False, tries, before) == (result.success, again, files(lake))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -341,6 +342,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         (CommitConflict("somebody else won"), 3, "somebody else won"),
         (StorageError("the disk is full"), 4, "the disk is full"),
         (UnsafeStorage("ignores it"), 4, "ignores it"),
+        (OSError(errno.ENOSPC, "writing"), 4, "temporary files cannot be used: the disk is full; make room in /"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (ValueError("what\nsecond line"), 4, "unexpected ValueError: what. This is a bug in trinitylake"),
     ],
