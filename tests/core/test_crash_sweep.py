@@ -18,6 +18,8 @@ from tests.support.sweep import MODES, OPERATIONS, DiskPlace, Operation, Place, 
 
 LONG: Final = "tables compact"
 Run = Callable[[Operation, Place, Callable[[int], int]], None]
+LIKE_ANOTHER: Final = frozenset({"abort", "endpoint", "export-again", "resume", "thaw", "upgrade"})
+"""Another operation sends the requests of each of these, or more: `make test` leaves them to `make test-all`."""
 names = pytest.mark.parametrize("name", OPERATIONS)
 
 
@@ -65,7 +67,7 @@ def run(points: dict[str, dict[str, tuple[int, int]]], record_property: Callable
     return sweep
 
 
-@names
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name not in LIKE_ANOTHER])
 def test_on_disk(name: str, run: Run) -> None:
     """Every request of every operation, but for one that waits for ten of them at each point."""
     run(OPERATIONS[name], DiskPlace(), _some if name == LONG else _each_in_one_way)
