@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -19,11 +20,12 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput
 from trinitylake_core.iceberg import references as refer
 from trinitylake_core.iceberg.errors import TableForbidden
-from trinitylake_core.iceberg.reading.files import read_file
+from trinitylake_core.iceberg.health import read_manifests
 from trinitylake_core.table_places import Located
 from trinitylake_core.tables import full_uri
 
 T = TypeVar("T")
+_Listed = Mapping[str, refer.ListedManifest]
 _VERSION: Final = 3
 """The format version that has deletion vectors."""
 _MOST_SHARED: Final = 100
@@ -36,10 +38,10 @@ class LostVectors(ValidationError):
 
 @dataclass(frozen=True, slots=True)
 class _Manifests:
-    """The manifests of a snapshot, by URI, with their sizes: those of data files, and those of deletes."""
+    """The manifests of a snapshot, by URI: those of data files, and those of deletes."""
 
-    data: Mapping[str, int]
-    deletes: Mapping[str, int]
+    data: _Listed
+    deletes: _Listed
 
 
 def refuse_lost_vectors(
@@ -75,7 +77,9 @@ def refuse_lost_vectors(
     for number, snapshot in snapshots.items():
         parent = snapshots.get(snapshot.parent_snapshot_id or -1)
         if number not in known and parent is not None:
-            _Comparison(located, name, before.location, parent, snapshot, refuse).refuse_lost()
+            comparison = _Comparison(located, name, before.location, parent, snapshot, refuse)
+            with suppress(FileMissing, Corrupt, InvalidInput, TableForbidden):  # what cannot be read is not judged
+                comparison.refuse_lost()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +95,17 @@ class _Comparison:
 
     def refuse_lost(self) -> None:
         older = self._manifests(self.parent)
-        if older is None or not (older.deletes or self._may_add_deletes()):
+        if not (older.deletes or self._may_add_deletes()):
             return
         newer = self._manifests(self.snapshot)
-        if newer is None:
-            return
-        vectors_before = self._read(_only_in(older.deletes, newer.deletes), _vectors_in)
         come = _only_in(newer.deletes, older.deletes)
+        vectors_before = self._read(_only_in(older.deletes, newer.deletes), _vectors_in)
         vectors_after = self._read(come, _vectors_in)
-        if vectors_before is None or vectors_after is None:
-            return
+        self._refuse_doubled(vectors_after)
         rows_before, rows_after = _rows_by_file(vectors_before), _rows_by_file(vectors_after)
         lost = {file: rows for file, rows in rows_before.items() if rows_after.get(file, 0) < rows}
         if lost:
             self._refuse_alive(lost, rows_after, older, newer)
-        self._refuse_doubled(vectors_after)
         shared = _only_in(newer.deletes, come)
         self._refuse_second(rows_after.keys() - rows_before.keys(), shared)
 
@@ -125,8 +125,6 @@ class _Comparison:
         # What the manifests of both snapshots name is there in both.
         files_before = self._read(_only_in(older.data, newer.data), found_in)
         files_after = self._read(_only_in(newer.data, older.data), found_in)
-        if files_before is None or files_after is None:
-            return
         removed = set(files_before) - set(files_after)
         alive = sorted(lost.keys() - removed)
         if not alive:
@@ -146,7 +144,7 @@ class _Comparison:
                 raise self._doubled(each.vector_of)
             seen.add(each.vector_of)
 
-    def _refuse_second(self, first: AbstractSet[str], shared: Mapping[str, int]) -> None:
+    def _refuse_second(self, first: AbstractSet[str], shared: _Listed) -> None:
         """Refuse the snapshot if data files that get their first vector have one in manifests that stay.
 
         Those that had a vector in a manifest that has gone have none in others: the parent was right.
@@ -154,7 +152,7 @@ class _Comparison:
         if not first or len(shared) > _MOST_SHARED:
             return
 
-        for each in self._read(shared, _vectors_in) or ():
+        for each in self._read(shared, _vectors_in):
             if each.vector_of in first:
                 raise self._doubled(each.vector_of)
 
@@ -165,38 +163,25 @@ class _Comparison:
             "newer one, and to remove it: load the table again, and delete these rows again"
         )
 
-    def _manifests(self, snapshot: Snapshot) -> _Manifests | None:
-        uri = full_uri(snapshot.manifest_list)
-        found = self._read({uri: 0}, refer.listed_in)
-        if found is None:
-            return None
-        data = {each.uri: each.size for each in found if not each.content}
-        deletes = {each.uri: each.size for each in found if each.content}
+    def _manifests(self, snapshot: Snapshot) -> _Manifests:
+        named = refer.ListedManifest(full_uri(snapshot.manifest_list))
+        found = self._read({named.uri: named}, refer.listed_in)
+        data = {each.uri: each for each in found if not each.content}
+        deletes = {each.uri: each for each in found if each.content}
         return _Manifests(data, deletes)
 
-    def _read(self, uris: Mapping[str, int], parse: Callable[[bytes, str], Iterable[T]]) -> list[T] | None:
-        """Return what is in files, read side by side; ``None`` if one of them cannot be read."""
-
-        def read(uri: str) -> list[T] | None:
-            try:
-                if self.refuse is not None:
-                    self.refuse(uri, [self.location])
-                storage, path = self.located.find(uri)
-                return list(parse(read_file(storage, path, uri, least=uris[uri]), uri))
-            except (FileMissing, Corrupt, InvalidInput, TableForbidden):
-                return None
-
-        found: list[T] = []
-        for part in self.located.storage.map(sorted(uris), read, nested=True):
-            if part is None:
-                return None
-            found += part
-        return found
+    def _read(self, files: _Listed, parse: Callable[[bytes, str], Iterable[T]]) -> list[T]:
+        """Return what is in files, read side by side. Raises where one of them cannot, or may not, be read."""
+        if self.refuse is not None:
+            for uri in files:
+                self.refuse(uri, [self.location])
+        found = read_manifests(self.located, files, parse)
+        return [each for _, part in found for each in part]
 
 
-def _only_in(these: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
-    """Return the manifests that others do not have, with their sizes."""
-    return {uri: size for uri, size in these.items() if uri not in others}
+def _only_in(these: _Listed, others: _Listed) -> _Listed:
+    """Return the manifests that others do not have."""
+    return {uri: each for uri, each in these.items() if uri not in others}
 
 
 def _vectors_in(data: bytes, uri: str) -> Iterator[refer.DescribedFile]:
