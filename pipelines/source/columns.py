@@ -19,33 +19,13 @@ from typing import Any, Final
 import pyarrow as pa
 from google.protobuf.json_format import ParseDict, ParseError
 
-from trinitylake_core.definitions import Schema, check_schema, schema_from_arrow
+from trinitylake_core.definitions import Column, DataType, Schema, check_schema, schema_from_arrow
+from trinitylake_core.definitions.arrow_types import CHAR, UNSIZED, VARCHAR, arrow_leaf
 from trinitylake_core.definitions.schema import COLUMNS_MAX, ID_METADATA, NESTING_MAX, PROPERTY_METADATA, TYPE_METADATA
 from trinitylake_core.errors import InvalidDefinition, InvalidInput
 
 _TYPES: Final[Mapping[str, tuple[pa.DataType, str | None]]] = {
-    "boolean": (pa.bool_(), None),
-    "int2": (pa.int16(), None),
-    "int4": (pa.int32(), None),
-    "int8": (pa.int64(), None),
-    "float4": (pa.float32(), None),
-    "float8": (pa.float64(), None),
-    "char": (pa.string(), "CHAR"),
-    "varchar": (pa.string(), None),
-    "binary": (pa.binary(), None),
-    "date": (pa.date32(), None),
-    "time3": (pa.time32("ms"), None),
-    "time6": (pa.time64("us"), None),
-    "time9": (pa.time64("ns"), None),
-    "timetz3": (pa.time32("ms"), "TIMETZ3"),
-    "timetz6": (pa.time64("us"), "TIMETZ6"),
-    "timetz9": (pa.time64("ns"), "TIMETZ9"),
-    "timestamp3": (pa.timestamp("ms"), None),
-    "timestamp6": (pa.timestamp("us"), None),
-    "timestamp9": (pa.timestamp("ns"), None),
-    "timestamptz3": (pa.timestamp("ms", tz="UTC"), None),
-    "timestamptz6": (pa.timestamp("us", tz="UTC"), None),
-    "timestamptz9": (pa.timestamp("ns", tz="UTC"), None),
+    DataType.Name(kind).lower(): arrow_leaf(Column(type=kind), "a column") for kind in (*UNSIZED, CHAR, VARCHAR)
 }
 """The types of the format that take no size, and the hint that goes with those that Arrow does not have."""
 _ALIASES: Final[Mapping[str, str]] = {
