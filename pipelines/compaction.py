@@ -10,7 +10,6 @@ Nothing is visible before that root exists; a task that ran twice leaves harmles
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -19,16 +18,25 @@ from typing import Final
 from pipelines import worker_pool
 from pipelines.engine import Engine, Row
 from pipelines.engine_choice import choose_engine, expected_engine
-from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
+from pipelines.job import (
+    NEVER_CANCELLED,
+    Cancel,
+    JobRun,
+    Progress,
+    Review,
+    Session,
+    refuse_unknown,
+    silent,
+    start_over_if_void,
+)
 from pipelines.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.trees import subtrees
 from pipelines.trees.cost_bound import DirtyPart, RewriteCost, limit_cost
-from pipelines.trees.subtrees import Piece, split_for_tasks
+from pipelines.trees.subtrees import adopt, split_for_tasks
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.catalog import codec_of, object_counts, settle_counts
 from trinitylake_core.commits.changes import CompactionChange, TreeReplaced, commit_summary
 from trinitylake_core.commits.commit import commit, require_writable
-from trinitylake_core.commits.fences import may_be_void
 from trinitylake_core.definitions import commit_buffer_bytes
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.tree.node import Node
@@ -37,7 +45,6 @@ from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import PayingChildren, Ref, Work, dirty_children
 from trinitylake_core.versions import ObjectCounts, Root
 
-_LOG = logging.getLogger(__name__)
 _SHARED_FROM_ROWS: Final = 2_500_000
 """Nodes with room for fewer rows are left to this process, whose two threads take about as long as two processes.
 
@@ -209,21 +216,14 @@ def run(
         CommitConflict: rollbacks, or cleanings without a safety age, kept coming in between.
         ReadOnly, Corrupt, StorageError.
     """
-    config = config or Config()
-    for restart in range(config.restarts + 1):
-        work = _Compaction(lake.refresh(), config, spark, review, cancel or NEVER_CANCELLED, progress or silent)
-        try:
-            report = work.run()
-        except (TreeReplaced, Corrupt) as error:
-            # A cleaning may have taken what was written or read. A damaged file is no reason to try again.
-            can_succeed = isinstance(error, TreeReplaced) or may_be_void(work.backend, work.base)
-            if restart == config.restarts or not can_succeed:
-                raise
-            _LOG.warning("starting over: %s", error)
-        else:
-            lake.catch_up()  # no request: an error now would report a compaction that is done as a failure
-            return replace(report, restarts=restart)
-    raise AssertionError("unreachable")
+    how = config or Config()
+
+    def begin() -> _Compaction:
+        return _Compaction(lake.refresh(), how, spark, review, cancel or NEVER_CANCELLED, progress or silent)
+
+    report: Report = start_over_if_void(begin, how.restarts, TreeReplaced)
+    lake.catch_up()  # no request: an error now would report a compaction that is done as a failure
+    return report
 
 
 class _Compaction(JobRun[Config, Report]):
@@ -325,7 +325,8 @@ class _Compaction(JobRun[Config, Report]):
         with closing(engine):
             pieces, flushed = self.flush(engine, planned.nodes, frontier)
         planned = replace(planned, engine=engine.name, subtrees=len(pieces) or planned.subtrees)
-        node = self.join(tree, subtrees.adopt_all(self.rewriter, pieces, flushed))
+        adopted = {id(piece): adopt(self.rewriter, row) for piece, row in zip(pieces, flushed, strict=True)}
+        node = self.join(tree, adopted)
         self.watch.lap("flush")
         return self.commit(planned, node, flushed)
 
@@ -381,12 +382,10 @@ class _Compaction(JobRun[Config, Report]):
     def review_plan(self, planned: Estimate) -> Report | None:
         """Have the plan reviewed; return its report if the compaction ends with it."""
         report = replace(self.report(planned), dry_run=True)
-        if self.review is None or self.review(report):
-            return None
-        return report
+        return report if self.ends_with(report) else None
 
-    def flush(self, engine: Engine, nodes: int, frontier: list[Ref]) -> tuple[list[Piece], list[Row]]:
-        """Flush subtrees; return them, cut into pieces, with the results. Few nodes are left to the join."""
+    def flush(self, engine: Engine, nodes: int, frontier: list[Ref]) -> tuple[list[Ref], list[Row]]:
+        """Flush subtrees; return those that were handed out, with the results. Few nodes are left to the join."""
         few = nodes * self.writer.order < _SHARED_FROM_ROWS or len(frontier) < 2
         if not frontier or (few and engine.name == "local"):
             return [], []

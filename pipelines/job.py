@@ -15,14 +15,16 @@ time that a sensor runs.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core.commits.fences import may_be_void
+from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.storage import RequestCounts, Storage
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -36,6 +38,7 @@ else:
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Called with the phase, what is done of it, and of how much (``None`` = unknown); often, and from any thread."""
 
+_LOG: Final = logging.getLogger(__name__)
 _R = TypeVar("_R")
 _K = TypeVar("_K")
 
@@ -125,10 +128,37 @@ class JobRun(Generic[_K, _R]):
     def __post_init__(self) -> None:
         """Prepare the run, in jobs that have something to prepare."""
 
+    def ends_with(self, planned: _R) -> bool:
+        """Whether the run ends with its plan: so the review says, if there is one."""
+        return self.review is not None and not self.review(planned)
+
     @property
     def backend(self) -> LakehouseBackend:
         """The store of the lakehouse."""
         return self.lake.backend
+
+
+def start_over_if_void(begin: Callable[[], Any], restarts: int, replaced: type[Exception]) -> Any:
+    """Return the report of a run that rewrites a tree; start over where its files, or the tree itself, went meanwhile.
+
+    Args:
+        begin: makes a run, which has ``base``, the root that it stands on.
+        restarts: how often to start over.
+        replaced: the error for a tree that another job has replaced.
+    """
+    for restart in range(restarts + 1):
+        work = begin()
+        try:
+            report = work.run()
+        except (replaced, Corrupt) as error:
+            # A cleaning may have taken what was written or read. A damaged file is no reason to try again.
+            can_succeed = isinstance(error, replaced) or may_be_void(work.backend, work.base)
+            if restart == restarts or not can_succeed:
+                raise
+            _LOG.warning("starting over: %s", error)
+        else:
+            return replace(report, restarts=restart)
+    raise AssertionError("unreachable")
 
 
 class Meter:

@@ -13,7 +13,6 @@ Writers go on during a load. Their commits stay, unless they touch objects that 
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -39,7 +38,17 @@ from pipelines.engine.counting import (
 )
 from pipelines.engine.model import GroupWork
 from pipelines.engine_choice import choose_engine
-from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
+from pipelines.job import (
+    NEVER_CANCELLED,
+    Cancel,
+    JobRun,
+    Progress,
+    Review,
+    Session,
+    refuse_unknown,
+    silent,
+    start_over_if_void,
+)
 from pipelines.loading import (
     EXISTING,
     REFUSE,
@@ -60,7 +69,6 @@ from pipelines.trees.subtrees import adopt
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.commits.changes import FilesVoid, LoadChange, commit_summary
 from trinitylake_core.commits.commit import commit, require_writable
-from trinitylake_core.commits.fences import may_be_void
 from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, ObjectNotFound
 from trinitylake_core.storage import Storage, options_for
@@ -69,7 +77,6 @@ from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.versions import Root, objects_of
 
-_LOG: Final = logging.getLogger(__name__)
 SUFFIXES: Final = (".jsonl", ".ndjson", ".json")
 _SHARE: Final = "share"
 """The column with the number of a share."""
@@ -172,31 +179,23 @@ def run(
         LakehouseFrozen: the lakehouse takes no loads now.
         ReadOnly, Corrupt, StorageError.
     """
-    config = config or Config()
-    if source_options is None:
-        source_options = options_for(source, *lake.storage.spec())
-    for restart in range(config.restarts + 1):
-        work = _Load(
+    how = config or Config()
+    options = options_for(source, *lake.storage.spec()) if source_options is None else source_options
+
+    def begin() -> _Load:
+        return _Load(
             lake=lake.refresh(),
-            config=config,
+            config=how,
             spark=spark,
             review=review,
             cancel=cancel or NEVER_CANCELLED,
             progress=progress or silent,
             uri=source,
-            options=source_options,
+            options=options,
         )
-        try:
-            report = work.run()
-        except (FilesVoid, Corrupt) as error:
-            # A cleaning may have taken what this load wrote or read. A damaged file is no reason to try again.
-            is_void = isinstance(error, FilesVoid) or may_be_void(lake.backend, work.base)
-            if restart == config.restarts or not is_void:
-                raise
-            _LOG.warning("starting over: %s", error)
-        else:
-            return replace(report, restarts=restart)
-    raise AssertionError("unreachable")
+
+    report: Report = start_over_if_void(begin, how.restarts, FilesVoid)
+    return report
 
 
 @dataclass(eq=False, kw_only=True)
@@ -243,7 +242,7 @@ class _Load(JobRun[Config, Report]):
             both, counts = self.compare(new)
             self.watch.lap("compare")
             planned = replace(self.report(counts), dry_run=True)
-            if self.review is not None and not self.review(planned):
+            if self.ends_with(planned):
                 return planned
             if not counts.added + counts.replaced:
                 return self.report(counts)

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from pipelines import verify
 from pipelines.copy.damaged_files import find_copy, put_back
-from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, refuse_unknown
+from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
 from pipelines.summary import Table, count
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import MendedFences, NewDefinition, commit_summary
@@ -148,62 +148,113 @@ def run(
         InvalidInput: a version to mark as lost is intact, the newest one, or not kept; or the backup is another one's.
         ReadOnly, StorageError.
     """
-    cancel = cancel or NEVER_CANCELLED
-    if config.source is not None:
-        done = _mend_files(lake, config, config.source, spark, review, cancel, progress)
-    elif config.lost:
-        done = _mark_lost(lake, config, spark, review, cancel, progress)
-    else:
-        done = _mend_fences(lake, config, review, cancel)
+    done = _Mending(lake, config, spark, review, cancel or NEVER_CANCELLED, progress or silent).run()
     if done.version_after is not None:
         lake.catch_up()
     return done
 
 
-# -- files -------------------------------------------------------------------------------------------------
+class _Mending(JobRun[Config, Report]):
+    """One run."""
 
+    def run(self) -> Report:
+        if self.config.source is not None:
+            return self.mend_files(self.config.source)
+        if self.config.lost:
+            return self.mark_lost()
+        return self.mend_fences()
 
-def _mend_files(
-    lake: Lakehouse,
-    config: Config,
-    source: str,
-    spark: Session,
-    review: Review[Report] | None,
-    cancel: Cancel,
-    progress: Progress | None,
-) -> Report:
-    """Put back what is damaged, round after round: a root that can be read again names nodes, and these definitions.
+    def verify(self, versions: int | str) -> verify.Report:
+        how = verify.Config(versions, definitions=True, engine=self.config.engine)
+        return verify.run(self.lake.storage, how, self.spark, progress=self.progress)
 
-    No version says so: what is mended may be the backup of the source, which takes no commits of its own.
-    """
-    storage = lake.storage
-    copy = open_storage(source, config.source_options)
-    _refuse_other(lake, copy)
-    report = Report(root=lake.root, version=lake.version, dry_run=False, source=copy.root)
-    while True:
-        found = verify.run(
-            storage, verify.Config("all", definitions=True, engine=config.engine), spark, progress=progress
-        )
-        names = [each for each in _files_in(found) if each not in report.files]
-        outcomes = {path: find_copy(storage, copy, path) for path in names}
-        report.left.clear()  # what was put back may prove more of it now
-        report.left.update({path: why for path, (data, why) in outcomes.items() if why})
-        to_put = [path for path, (data, _) in outcomes.items() if data is not None]
-        planned = replace(report, dry_run=True, files=to_put)
-        if to_put and not report.files and review is not None and not review(planned):
+    def mend_files(self, source: str) -> Report:
+        """Put back what is damaged, round after round: a root that can be read again names nodes, and these the rest.
+
+        No version says so: what is mended may be the backup of the source, which takes no commits of its own.
+        """
+        lake = self.lake
+        storage = lake.storage
+        copy = open_storage(source, self.config.source_options)
+        _refuse_other(lake, copy)
+        report = Report(root=lake.root, version=lake.version, dry_run=False, source=copy.root)
+        while True:
+            found = self.verify(verify.ALL)
+            names = [each for each in _files_in(found) if each not in report.files]
+            outcomes = {path: find_copy(storage, copy, path) for path in names}
+            report.left.clear()  # what was put back may prove more of it now
+            report.left.update({path: why for path, (data, why) in outcomes.items() if why})
+            to_put = [path for path, (data, _) in outcomes.items() if data is not None]
+            planned = replace(report, dry_run=True, files=to_put)
+            if to_put and not report.files and self.ends_with(planned):
+                return planned
+            for path in to_put:
+                self.cancel.check()
+                data, _ = outcomes[path]
+                if data is not None:
+                    put_back(storage, path, data)
+                    report.files.append(path)
+            if not to_put:
+                break
+        if report.files:
+            about = {"reason": self.config.reason, "source": copy.root, "files": report.files}
+            _LEDGER.info("mend %s: %s", lake.root, json.dumps(about, sort_keys=True))
+        return report
+
+    def mark_lost(self) -> Report:
+        lake = self.lake
+        backend = self.backend
+        lost = sorted(set(self.config.lost))
+        boundary, last = backend.versions.boundary(), max(listed_versions(backend.versions))
+        for version in lost:
+            if not boundary <= version < last:
+                raise InvalidInput(f"version {version} is not one of those from {boundary} to {last - 1}")
+            if self.verify(version).ok:
+                raise InvalidInput(f"version {version} is intact; nothing was changed")
+        planned = Report(root=lake.root, version=lake.version, dry_run=True, lost=lost)
+        if self.ends_with(planned):
             return planned
-        for path in to_put:
-            cancel.check()
-            data, _ = outcomes[path]
-            if data is not None:
-                put_back(storage, path, data)
-                report.files.append(path)
-        if not to_put:
-            break
-    if report.files:
-        about = {"reason": config.reason, "source": copy.root, "files": report.files}
-        _LEDGER.info("mend %s: %s", lake.root, json.dumps(about, sort_keys=True))
-    return report
+        for version in lost:
+            self.cancel.check()
+            _fill_place(lake, version)
+        newest = backend.newest()  # after that: a search ends at a hole
+        backend.versions.refuse_hole(newest.version)
+        backend.note_newest(newest)
+
+        def edit(before: LakehouseDef, base: Root) -> LakehouseDef:
+            every = {*lost_versions(before), *lost}
+            kept = [str(each) for each in sorted(every) if each >= base.oldest_version]
+            return altered_lakehouse(before, properties={spec.LOST_VERSIONS: ",".join(kept)})
+
+        change = NewDefinition(backend, spec.OP_ALTER, commit_summary(reason=self.config.reason, lost=lost), edit)
+        made = commit(backend, newest, change, before_commit=self.cancel.check)
+        return replace(planned, version=made.version - 1, dry_run=False, version_after=made.version)
+
+    def mend_fences(self) -> Report:
+        backend = self.backend
+        newest = backend.newest()
+        backend.note_newest(newest)
+        require_writable(backend, newest)
+        now = measure_storage_time(backend)
+        mends = MendedFences(now + CLOCKS_DIFFER_MILLIS, commit_summary(reason=self.config.reason))
+        ahead = mends.find_ahead(newest)
+        if not ahead:
+            return Report(root=self.lake.root, version=newest.version, dry_run=False)
+        mends.void_before_millis = _find_newest_time(backend.storage, now) + 1
+        planned = Report(
+            root=self.lake.root,
+            version=newest.version,
+            dry_run=True,
+            mended=ahead,
+            time_millis=mends.void_before_millis,
+        )
+        if self.ends_with(planned):
+            return planned
+        root = commit(backend, newest, mends, before_commit=self.cancel.check)
+        return replace(planned, dry_run=False, version_after=root.version)
+
+
+# -- files -------------------------------------------------------------------------------------------------
 
 
 def _refuse_other(lake: Lakehouse, copy: Storage) -> None:
@@ -238,43 +289,6 @@ def _files_in(found: verify.Report) -> list[str]:
 # -- versions ----------------------------------------------------------------------------------------------
 
 
-def _mark_lost(
-    lake: Lakehouse,
-    config: Config,
-    spark: Session,
-    review: Review[Report] | None,
-    cancel: Cancel,
-    progress: Progress | None,
-) -> Report:
-    backend = lake.backend
-    lost = sorted(set(config.lost))
-    boundary, last = backend.versions.boundary(), max(listed_versions(backend.versions))
-    for version in lost:
-        if not boundary <= version < last:
-            raise InvalidInput(f"version {version} is not one of those from {boundary} to {last - 1}")
-        how = verify.Config(version, definitions=True, engine=config.engine)
-        if verify.run(lake.storage, how, spark, progress=progress).ok:
-            raise InvalidInput(f"version {version} is intact; nothing was changed")
-    planned = Report(root=lake.root, version=lake.version, dry_run=True, lost=lost)
-    if review is not None and not review(planned):
-        return planned
-    for version in lost:
-        cancel.check()
-        _fill_place(lake, version)
-    newest = backend.newest()  # after that: a search ends at a hole
-    backend.versions.refuse_hole(newest.version)
-    backend.note_newest(newest)
-
-    def edit(before: LakehouseDef, base: Root) -> LakehouseDef:
-        every = {*lost_versions(before), *lost}
-        kept = [str(each) for each in sorted(every) if each >= base.oldest_version]
-        return altered_lakehouse(before, properties={spec.LOST_VERSIONS: ",".join(kept)})
-
-    change = NewDefinition(backend, spec.OP_ALTER, commit_summary(reason=config.reason, lost=lost), edit)
-    made = commit(backend, newest, change, before_commit=cancel.check)
-    return replace(planned, version=made.version - 1, dry_run=False, version_after=made.version)
-
-
 def _fill_place(lake: Lakehouse, version: int) -> None:
     """Put the mark where a root is missing, or before what is there. A ``get`` and a write."""
     path = lake.backend.versions.path(version)
@@ -288,30 +302,6 @@ def _fill_place(lake: Lakehouse, version: int) -> None:
 
 
 # -- fences ------------------------------------------------------------------------------------------------
-
-
-def _mend_fences(lake: Lakehouse, config: Config, review: Review[Report] | None, cancel: Cancel) -> Report:
-    backend = lake.backend
-    newest = backend.newest()
-    backend.note_newest(newest)
-    require_writable(backend, newest)
-    now = measure_storage_time(backend)
-    mends = MendedFences(now + CLOCKS_DIFFER_MILLIS, commit_summary(reason=config.reason))
-    ahead = mends.find_ahead(newest)
-    if not ahead:
-        return Report(root=lake.root, version=newest.version, dry_run=False)
-    mends.void_before_millis = _find_newest_time(backend.storage, now) + 1
-    planned = Report(
-        root=lake.root,
-        version=newest.version,
-        dry_run=True,
-        mended=ahead,
-        time_millis=mends.void_before_millis,
-    )
-    if review is not None and not review(planned):
-        return planned
-    root = commit(backend, newest, mends, before_commit=cancel.check)
-    return replace(planned, dry_run=False, version_after=root.version)
 
 
 def _find_newest_time(storage: Storage, now: int) -> int:

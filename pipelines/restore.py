@@ -11,18 +11,10 @@ from itertools import islice
 from typing import Any, Final
 
 from pipelines import diff
-from pipelines.integrity.definition_prover import DefinitionProver
-from pipelines.job import (
-    Cancel,
-    Progress,
-    Review,
-    Session,
-    Stopwatch,
-    refuse_unknown,
-    silent,
-)
-from pipelines.summary import DRY_RUN, Table, recovery_tables, utc
-from pipelines.tables.files import EVERY, TableState, are_rewrites, refuse_no_share, states_after
+from pipelines.integrity.recovery_run import RecoveryReport, RecoveryRun
+from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, refuse_unknown, silent
+from pipelines.summary import DRY_RUN, utc
+from pipelines.tables.files import EVERY, are_rewrites, refuse_no_share
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, Refused
@@ -31,7 +23,6 @@ from trinitylake_core.keys import TABLE
 from trinitylake_core.recovery.plan import require_reason
 from trinitylake_core.recovery.restore import Restore, plan_restore, refuse_no_source
 from trinitylake_core.recovery.selection import Side
-from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.storage import Storage, open_storage
 
 
@@ -89,26 +80,14 @@ class Config:
         return RecoveryTarget(self.version, self.timestamp, self.snapshot)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Report(ShortRepr):
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Report(RecoveryReport):
     """The result of a restore, or of its dry run. ``version_after`` is ``None`` where it changed nothing.
 
     Attributes:
         tables_checked: Iceberg tables whose metadata file exists; ``tables_unknown`` cannot be checked from here.
         tables: on a dry run, the snapshot that each table among the changes goes back to, and its time.
     """
-
-    version_before: int
-    version_after: int | None
-    dry_run: bool
-    plan: RecoveryPlan
-    engine: str
-    definitions_checked: int
-    bytes_read: int
-    seconds: dict[str, float] = field(default_factory=dict)
-    tables_checked: int = 0
-    tables_unknown: int = 0
-    tables: tuple[TableState, ...] = ()
 
     def summary(self) -> Iterator[str]:
         """Yield what the restore did, or would do."""
@@ -121,10 +100,6 @@ class Report(ShortRepr):
             yield f"nothing to do: the matching objects are as they were in {then}"
         else:
             yield f"{DRY_RUN}: in version {self.version_before + 1} these objects would be as they were in {then}"
-
-    def summary_tables(self) -> Iterator[Table]:
-        """Yield what changes, and where Iceberg tables go back to."""
-        yield from recovery_tables(self.plan, self.tables, self.tables_unknown)
 
 
 _TAKEN_TOGETHER: Final = 1024
@@ -152,44 +127,40 @@ def run(
         CommitConflict: another writer changed one of these objects.
         ReadOnly, StorageError.
     """
-    watch = Stopwatch()
-    source = _open_source(lake, config)
-    restore = plan_restore(
-        lake.backend,
-        config.only,
-        config.target,
-        reason=config.reason,
-        source=None if source is None else Side(source.backend, source.root_node),
-        exact=config.exact,
-        damaged=config.damaged,
-        expected_version=config.expected_version,
-        is_same=partial(are_rewrites, lake.storage),
-    )
-    plan = _plan(restore, config, spark)
-    _refuse_taken(restore, config, spark)
-    prover = DefinitionProver(
-        restore.there.backend.storage,
-        spark,
-        config.engine,
-        config.spark_from_files,
-        tables=None if restore.copies else config.tables,  # a copy of the catalog holds no files of tables
-        progress=progress or silent,
-    )
-    if review is not None or not restore.copies:  # what is copied is proved when it is read
-        restore.refuse_damaged(prover.find_damaged(restore.coming_back()))
-    tables: tuple[TableState, ...] = ()
-    if review is not None:
-        tables = states_after(restore.there.backend.storage, plan.changes)
-        planned = _report(plan, tables, prover, watch, dry_run=True)
-        if not review(planned):
-            return planned
-    before_commit = None
-    if cancel is not None:
-        before_commit = cancel.check
-    plan = restore.commit(plan, before_commit)
-    if plan.version_after is not None:
-        lake.catch_up()  # no request: an error now would report a job that is done as a failure
-    return _report(plan, tables, prover, watch, dry_run=False)
+    return _Restore(lake, config, spark, review, cancel or NEVER_CANCELLED, progress or silent).run()
+
+
+class _Restore(RecoveryRun[Config, Report]):
+    """One run."""
+
+    def run(self) -> Report:
+        config = self.config
+        source = _open_source(self.lake, config)
+        restore = plan_restore(
+            self.backend,
+            config.only,
+            config.target,
+            reason=config.reason,
+            source=None if source is None else Side(source.backend, source.root_node),
+            exact=config.exact,
+            damaged=config.damaged,
+            expected_version=config.expected_version,
+            is_same=partial(are_rewrites, self.lake.storage),
+        )
+        for part in _compare(restore, config, self.spark):
+            restore.select(part)
+        plan = restore.plan()
+        _refuse_taken(restore, config, self.spark)
+        there = restore.there.backend.storage
+        # A copy of the catalog holds no files of tables.
+        prover = self.prover(there, None if restore.copies else config.tables)
+        if self.review is not None or not restore.copies:  # what is copied is proved when it is read
+            restore.refuse_damaged(prover.find_damaged(restore.coming_back()))
+
+        def report(plan: RecoveryPlan, **more: Any) -> Report:
+            return Report(**prover.figures_of(plan), **more)
+
+        return self.finish(plan, there, restore.commit, report)
 
 
 def _open_source(lake: Lakehouse, config: Config) -> Lakehouse | None:
@@ -200,13 +171,6 @@ def _open_source(lake: Lakehouse, config: Config) -> Lakehouse | None:
     if storage.root == lake.root:
         raise InvalidInput("the other lakehouse is this one: leave it out to restore from an older version")
     return Lakehouse.open(storage, damaged=True)
-
-
-def _plan(restore: Restore, config: Config, spark: Session) -> RecoveryPlan:
-    """Compare the two versions, here or in tasks, and return what changes."""
-    for part in _compare(restore, config, spark):
-        restore.select(part)
-    return restore.plan()
 
 
 def _compare(restore: Restore, config: Config, spark: Session) -> Iterator[list[Change]]:
@@ -261,15 +225,3 @@ def _decode_tables(storage: Storage, changes: Sequence[Change], side: str) -> It
         with suppress(Corrupt):  # what is damaged is refused, or reported, elsewhere
             if not isinstance(data, FileMissing):
                 yield each, decode_table(data, path)
-
-
-def _report(
-    plan: RecoveryPlan,
-    tables: tuple[TableState, ...],
-    prover: DefinitionProver,
-    watch: Stopwatch,
-    *,
-    dry_run: bool,
-) -> Report:
-    watch.lap("all")
-    return Report(dry_run=dry_run, seconds=dict(watch.seconds), tables=tables, **prover.figures_of(plan))

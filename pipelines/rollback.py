@@ -7,27 +7,18 @@ the target that the newest version does not share. Then the changes are reviewed
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import Any
 
-from pipelines.integrity.definition_prover import DefinitionProver
-from pipelines.job import (
-    Cancel,
-    Meter,
-    Progress,
-    Review,
-    Session,
-    Stopwatch,
-    refuse_unknown,
-    silent,
-)
-from pipelines.summary import DRY_RUN, Table, count, recovery_tables, utc
-from pipelines.tables.files import EVERY, TableState, are_rewrites, refuse_no_share, states_after
+from pipelines.integrity.recovery_run import RecoveryReport, RecoveryRun
+from pipelines.job import NEVER_CANCELLED, Cancel, Meter, Progress, Review, Session, refuse_unknown, silent
+from pipelines.summary import DRY_RUN, count, utc
+from pipelines.tables.files import EVERY, are_rewrites, refuse_no_share
 from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.recovery.plan import require_reason
-from trinitylake_core.recovery.rollback import Rollback, plan_rollback
-from trinitylake_core.short_repr import ShortRepr
+from trinitylake_core.recovery.rollback import plan_rollback
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +60,8 @@ class Config:
         return RecoveryTarget(self.version, self.timestamp, self.snapshot)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Report(ShortRepr):
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Report(RecoveryReport):
     """The result of a rollback, or of its dry run.
 
     Attributes:
@@ -78,19 +69,8 @@ class Report(ShortRepr):
         tables: on a dry run, the snapshot that each table among the changes goes back to, and its time.
     """
 
-    version_before: int
-    version_after: int | None
-    dry_run: bool
-    plan: RecoveryPlan
-    engine: str
     nodes_checked: int
-    definitions_checked: int
-    bytes_read: int
     requests: int
-    seconds: dict[str, float] = field(default_factory=dict)
-    tables_checked: int = 0
-    tables_unknown: int = 0
-    tables: tuple[TableState, ...] = ()
 
     def summary(self) -> Iterator[str]:
         """Yield what the rollback did, or would do, and what was read to prove its target."""
@@ -105,10 +85,6 @@ class Report(ShortRepr):
             f"{nodes} below the root and {definitions} read, all intact; the rest was not read: the newest version "
             "uses it"
         )
-
-    def summary_tables(self) -> Iterator[Table]:
-        """Yield what changes, where Iceberg tables go back to, and what is undone."""
-        yield from recovery_tables(self.plan, self.tables, self.tables_unknown)
 
 
 def run(
@@ -132,59 +108,31 @@ def run(
         PlanOutdated: another writer changed objects since the plan, or rows of tables, and ``force`` is not set.
         ReadOnly, StorageError.
     """
-    watch = Stopwatch()
-    meter = Meter(lake.storage)
-    prover = DefinitionProver(
-        storage=lake.storage,
-        spark=spark,
-        engine=config.engine,
-        spark_from_files=config.spark_from_files,
-        tables=config.tables,
-        progress=progress or silent,
-    )
-    rollback = plan_rollback(
-        lake.backend,
-        config.target,
-        config.reason,
-        force=config.force,
-        expected_version=config.expected_version,
-        is_same=partial(are_rewrites, lake.storage),
-    )
-    plan = _prove(rollback, prover)
-    tables: tuple[TableState, ...] = ()
-    if review is not None:
-        tables = states_after(lake.storage, plan.changes)
-        planned = _report(plan, tables, prover, meter, watch)
-        if not review(planned):
-            return planned
-    before_commit = None
-    if cancel is not None:
-        before_commit = cancel.check
-    plan = rollback.commit(plan, before_commit)
-    lake.catch_up()  # no request: an error now would report a job that is done as a failure
-    return _report(plan, tables, prover, meter, watch)
+    return _Rollback(lake, config, spark, review, cancel or NEVER_CANCELLED, progress or silent).run()
 
 
-def _prove(rollback: Rollback, prover: DefinitionProver) -> RecoveryPlan:
-    """Prove what comes back: the nodes while the versions are compared, and the definitions here, or in tasks."""
-    for changes in rollback.changes_to_prove():
-        rollback.add_findings(prover.find_damaged(changes))
-    return rollback.proved_plan()
+class _Rollback(RecoveryRun[Config, Report]):
+    """One run."""
 
+    def run(self) -> Report:
+        config = self.config
+        storage = self.lake.storage
+        meter = Meter(storage)
+        prover = self.prover(storage, config.tables)
+        rollback = plan_rollback(
+            self.backend,
+            config.target,
+            config.reason,
+            force=config.force,
+            expected_version=config.expected_version,
+            is_same=partial(are_rewrites, storage),
+        )
+        # The nodes are proved while the versions are compared, and the definitions here, or in tasks.
+        for changes in rollback.changes_to_prove():
+            rollback.add_findings(prover.find_damaged(changes))
 
-def _report(
-    plan: RecoveryPlan,
-    tables: tuple[TableState, ...],
-    prover: DefinitionProver,
-    meter: Meter,
-    watch: Stopwatch,
-) -> Report:
-    watch.lap("all")
-    return Report(
-        dry_run=plan.version_after is None,
-        nodes_checked=plan.nodes_proved,
-        requests=meter.requests() + prover.requests_in_tasks(),
-        seconds=dict(watch.seconds),
-        tables=tables,
-        **prover.figures_of(plan),
-    )
+        def report(plan: RecoveryPlan, **more: Any) -> Report:
+            requests = meter.requests() + prover.requests_in_tasks()
+            return Report(nodes_checked=plan.nodes_proved, requests=requests, **prover.figures_of(plan), **more)
+
+        return self.finish(rollback.proved_plan(), storage, rollback.commit, report)

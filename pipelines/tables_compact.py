@@ -284,7 +284,7 @@ class _TablesCompaction(TablesRun[Policy, Report]):
         if self.config.plan_to is not None:
             write_plan(self.config.plan_to, self.options, self.lake, planned)
             self.watch.lap("write")
-        if self.review is not None and not self.review(found):
+        if self.ends_with(found):
             return found
         if not planned:
             return replace(found, dry_run=False)

@@ -227,7 +227,7 @@ class _SnapshotExpiration(TablesRun[Policy, Report]):
         )
         if self.config.plan_to is not None:
             self.write_plan(self.config.plan_to)
-        if self.review is not None and not self.review(found):
+        if self.ends_with(found):
             return found
         return self.act(found) if planned else replace(found, dry_run=False)
 

@@ -176,7 +176,7 @@ class _Upgrade(JobRun[Config, Report]):
             digest=self.source.digest(),
             seconds=dict.fromkeys(("check", "copy", "write"), 0.0) | self.watch.seconds,
         )
-        if self.review is not None and not self.review(planned):
+        if self.ends_with(planned):
             return planned
         copied = self.copy_definitions(objects)
         self.watch.lap("copy")

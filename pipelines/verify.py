@@ -344,7 +344,7 @@ class _Verification:
         also = None
         if self.config.deep:
             also = prove_tables
-        self.nodes_read = checks.nodes(starts, content, also=also).nodes
+        self.nodes_read = checks.nodes(starts, content, also=also)
         self.watch.lap("nodes")
         checks.contents(alike, definitions=definitions, tables=tables)
         self.watch.lap("contents")

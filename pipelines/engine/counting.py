@@ -163,41 +163,21 @@ def sum_counts(engine: Engine, rows: Rows, *more: str) -> tuple[Counts, dict[str
     return Counts(*(sums.pop(name) for name in Counts._fields)), sums
 
 
-class SumOfCounts:
-    """The sum of the counts among rows that come to this process."""
-
-    def __init__(self) -> None:
-        self._given = 0
-        self._made = 0
-        self._kept = 0
-        self._marks = 0
-
-    def add(self, row: Row) -> bool:
-        """Take note of a row; return whether it is one of counts."""
-        self._marks += row[MARK]
-        is_counts = row[_MADE] is not None
-        if is_counts:
-            self._given += row[_GIVEN]
-            self._made += row[_MADE]
-        else:
-            self._kept += 1
-        return is_counts
-
-    def sum(self) -> Counts:
-        """Return the counts of all rows so far."""
-        return Counts(self._given, self._made, self._kept, self._marks)
-
-
 def without_counts(what: str, asked: Asked, rows: Iterable[Row]) -> Iterator[Row]:
     """Yield what :class:`CountedWork` made, without the counts; raise :func:`refuse_lost`'s error behind the last row.
 
     REQUIRES: nothing that stays is done about the rows before all of them have come.
     """
-    counts = SumOfCounts()
+    given = made = kept = marks = 0
     for row in rows:
-        if not counts.add(row):
+        marks += row[MARK]
+        if row[_MADE] is None:
+            kept += 1
             yield row
-    refuse_lost(what, asked, counts.sum())
+        else:
+            given += row[_GIVEN]
+            made += row[_MADE]
+    refuse_lost(what, asked, Counts(given, made, kept, marks))
 
 
 def map_counted(

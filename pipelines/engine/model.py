@@ -161,6 +161,13 @@ def from_parts(query: str, table: str, parts: Sequence[Rows]) -> tuple[str, dict
     return re.sub(rf"\b(FROM|JOIN)\s+{table}\b", rf"\1 ({every})", query), named
 
 
+def not_among(column: str, table: str, parts: Sequence[Rows]) -> tuple[str, dict[str, Rows]]:
+    """Return the condition that no row of ``parts`` has the path in a column, and the parts by their names in it."""
+    named = {f"{table}{number}": rows for number, rows in enumerate(parts)}
+    conditions = [f"NOT EXISTS (SELECT 1 FROM {name} k WHERE k.path = {column})" for name in named]
+    return " AND ".join(["1 = 1", *conditions]), named
+
+
 def union(engine: Engine, parts: Sequence[Rows], columns: str = "*") -> Rows:
     """Return the rows of tables with the same columns as one table. At least one table."""
     tables = {f"part{number}": rows for number, rows in enumerate(parts)}

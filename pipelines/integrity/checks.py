@@ -58,7 +58,6 @@ _HERE_ROWS: Final = 1 << 13
 An inner node leaves one for each child, and a leaf one for each entry.
 """
 _NODE_SUMS: Final = f"""
-    coalesce(sum(CASE WHEN role = {NODE} THEN size END), 0) AS bytes,
     coalesce(sum(CASE WHEN role = {NODE} THEN named END), 0) AS named,
     coalesce(sum(CASE WHEN role = {NODE} AND height = {UNREADABLE} AND first = {{version}} THEN 1 END), 0) AS unread,
     {FINDINGS}"""
@@ -79,13 +78,6 @@ class Shape(NamedTuple):
     def of(cls, definition: LakehouseDef) -> Shape:
         """Return the shape in a lakehouse definition."""
         return cls(definition.order, definition.node_file_max_size_bytes, codec_of(definition))
-
-
-class Walked(NamedTuple):
-    """How many nodes were read, and how many bytes other processes read, of nodes and definitions."""
-
-    nodes: int
-    bytes_elsewhere: int = 0
 
 
 class _ProcessState:
@@ -146,15 +138,14 @@ class Checks:
         roots: Sequence[Row],
         content: GatheredContent,
         also: Callable[[Walk], None] | None = None,
-    ) -> Walked:
-        """Check nodes level by level, one ``get`` each. One Spark job per level of many nodes.
+    ) -> int:
+        """Check nodes level by level, one ``get`` each; return how many there are. A Spark job per level of many nodes.
 
         Args:
             roots: what to begin with.
             content: of the first version of all: proved from the same nodes, with its definitions if wanted.
             also: called with the walk, which then keeps the definitions that nodes name, too.
         """
-        before = self._storage.counts.snapshot()
         visitor = Visitor(
             phase="nodes",
             asked=ASKED,
@@ -175,23 +166,17 @@ class Checks:
             sums = walk.sum_up(_NODE_SUMS.format(version=content.version))
             content.whole = not sums["unread"]
             add_findings(walk.engine, walk.levels, sums, self._found)
-            if not self._found.enough():
-                prove_entries(walk, content, self._found)
+            prove_entries(walk, content, self._found)
             if also is not None:
                 also(walk)
         finally:
             walk.drop()
             self._engine.close()
-        bytes_read = sums["bytes"] + content.bytes
-        bytes_read_here = (self._storage.counts - before).bytes_read
         self._found.counts[NODES_NAMED] += sums["named"]
         store = NodeStore(self._storage, self._shape.order, self._shape.target_bytes)
-        if not self._found.enough():  # what is wrong with the version as a whole
-            for each in content.wrong(self._storage, store):
-                self._found.add(each, content.version)
-                if self._found.enough():
-                    break
-        return Walked(walk.nodes_read, max(0, bytes_read - bytes_read_here))
+        for each in content.wrong(self._storage, store):
+            self._found.add(each, content.version)
+        return walk.nodes_read
 
     def _choose(
         self,
@@ -201,11 +186,7 @@ class Checks:
         content: GatheredContent,
         files: bool,
     ) -> Work:
-        """Return the work at the nodes of a level: nothing where there are findings enough."""
-        most = self._found.most_wanted()
-        if most is not None and walk.levels:
-            add_findings(walk.engine, walk.levels, walk.sum_up(FINDINGS), self._found)
-            most = self._found.most_wanted()
+        """Return the work at the nodes of a level."""
         above = None
         if height == 0 and not content.read_definitions:
             above = above_leaves(walk)
@@ -216,7 +197,7 @@ class Checks:
             above=above,
             files=files,
         )
-        return partial(visits, examiner=examiner, most=most)
+        return partial(visits, examiner=examiner)
 
     def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
         """Check what changed from each version to the next; ``tables``: see ``Meaning``."""

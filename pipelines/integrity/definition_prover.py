@@ -67,7 +67,7 @@ class DefinitionProver:
         for change in changes:
             name = label(change.namespace, change.name)
             named.append((change.kind, name, change.new_path or ""))
-        found = Found(SHOWN, stop=True)
+        found = Found(SHOWN)
         meter = Meter(self._storage)
         self.engine = choose_engine(self._wanted_engine, self._spark, len(named), self._spark_from_files)
         with closing(self.engine) as engine:

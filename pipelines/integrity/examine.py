@@ -8,7 +8,6 @@ record different things about one child cannot all be right.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import compress, islice
@@ -79,26 +78,12 @@ def visits(
     storage: Storage,
     *,
     examiner: Examiner,
-    most: int | None,
 ) -> Iterator[Kept]:
-    """Yield what is kept of nodes, until ``most`` findings. One ``get`` each, read ahead."""
-    found = set[Kept]()
-    while most is None or len(found) < most:
-        batch = list(islice(rows, READ_AHEAD))
-        if not batch:
-            return
+    """Yield what is kept of nodes. One ``get`` each, read ahead."""
+    while batch := list(islice(rows, READ_AHEAD)):
         paths = [row["path"] for row in batch]
         for row, (_, data) in zip(batch, storage.read_many(paths), strict=True):
-            kept = examiner(row, data)
-            yield from kept
-            if most is not None:
-                found.update(_finding_of(each) for each in kept if each[0] == FINDING)
-    deque(rows, maxlen=0)  # they count as given: nobody asked for more findings
-
-
-def _finding_of(row: Kept) -> Kept:
-    """Return what a row says of a finding: it is the same one wherever it was found."""
-    return row[-len(VIOLATION) :]
+            yield from examiner(row, data)
 
 
 def row_of_root(path: str, first: int, last: int) -> dict[str, Any]:

@@ -60,25 +60,14 @@ def count_finding(what: str, number: int) -> Violation:
 class Found:
     """Findings so far, each once, and in ``counts`` what was counted beside them.
 
-    At most ``most`` findings are kept. With ``stop`` the search may end then.
+    At most ``most`` findings are kept.
     """
 
-    def __init__(self, most: int = FINDINGS_MAX, *, stop: bool = False) -> None:
+    def __init__(self, most: int = FINDINGS_MAX) -> None:
         self.most = most
-        self._stop = stop
         self._found: dict[Violation, tuple[int, int]] = {}
         self._more = 0
         self.counts: Counter[str] = Counter()
-
-    def enough(self) -> bool:
-        """Whether a further search is pointless."""
-        return self._stop and not self.room()
-
-    def most_wanted(self) -> int | None:
-        """Return the number of findings after which the search may end; ``None``: it goes on."""
-        if self._stop:
-            return self.most
-        return None
 
     def room(self) -> int:
         """Return the number of further findings that would be kept."""

@@ -126,7 +126,7 @@ class GatheredContent(VersionContent):
         read_definitions: whether definitions are read.
         tables: the share of the tables whose metadata file must exist; ``None``: none.
         root: of the version, if it was read.
-        counts: of definitions read and proved; ``bytes`` are those that tasks read of them.
+        counts: of definitions read and proved.
     """
 
     version: int = -1
@@ -134,7 +134,6 @@ class GatheredContent(VersionContent):
     root: Root | None = None
     tables: float | None = None
     counts: Counter[str] = field(default_factory=Counter)
-    bytes: int = 0
 
     def prove(self, storage: Storage, entries: Iterable[tuple[str, str | None]]) -> Iterator[Violation]:
         """Note the objects of entries, each key once; yield what is wrong with definitions, one ``get`` each."""
@@ -202,7 +201,6 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
         codec=content.codec,
         definitions=content.read_definitions,
         tables=content.tables,
-        most=found.most_wanted(),
     )
     proved, counts, findings = _keep_proved(walk.engine, work, newest, asked, walk.storage)
     add_findings(walk.engine, [proved], findings, found, content.version)
@@ -211,7 +209,6 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
     _count_definitions(found, sums)
     for kind, column in _KINDS.items():
         content.kinds[kind] += sums[column]
-    content.bytes = sums[_BYTES_READ]
     content.needed = _find_lost_namespaces(walk, proved, sums[_MARKS_OF_NAMESPACES], found.most)
     for each in (above, proved):
         each.drop()
@@ -271,7 +268,7 @@ def prove_definitions(
     for kind, label, path in named:
         definitions.append({"kind": kind, "label": label, "path": path})
     rows = engine.table(definitions, _NAMED)
-    work = partial(_proved_named, tables=tables, most=found.most_wanted())
+    work = partial(_proved_named, tables=tables, most=found.most)
     proved, counts, findings = _keep_proved(engine, work, rows, ask_of_given(definitions, "path"), storage)
     add_findings(engine, [proved], findings, found, version)
     sums = _sum_up(engine, "(SELECT * FROM proved)", counts.marks, proved=proved)
@@ -354,13 +351,11 @@ def _prove_content(
     codec: KeyCodec,
     definitions: bool,
     tables: float | None,
-    most: int | None,
 ) -> Iterator[tuple[Any, ...]]:
     content = GatheredContent(codec, version=version, read_definitions=definitions, tables=tables)
     entries = ((row["path"], row["value"]) for row in rows)
     findings = content.prove(storage, entries)
-    yield from _as_rows(storage, islice(findings, most), content.counts)
-    deque(rows, maxlen=0)  # they count as given: nobody asked for more findings
+    yield from _as_rows(storage, findings, content.counts)
     for kind, count in content.kinds.items():
         yield (KIND, kind, count, *NO_FINDING)
     for namespace in sorted(content.exists):
@@ -374,7 +369,7 @@ def _proved_named(
     storage: Storage,
     *,
     tables: float | None,
-    most: int | None,
+    most: int,
 ) -> Iterator[tuple[Any, ...]]:
     counts: Counter[str] = Counter()
     named = ((row["kind"], row["label"], row["path"]) for row in rows)

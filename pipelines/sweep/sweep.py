@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 
 from pipelines.engine.counting import keep_given, map_counted
-from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
+from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, not_among, union
 from pipelines.job import Progress
 from pipelines.sweep.kept_roots import GcRoots, SavedTransactions, gc_roots, gc_roots_at, live_transactions
 from pipelines.sweep.listing import (
@@ -334,9 +334,8 @@ class Sweep:
 
     def _without_live(self, query: str, **tables: Rows) -> Rows:
         """Return the rows ``f`` of a query that nothing kept reaches."""
-        live = {f"live{number}": rows for number, rows in enumerate(self._live)}
-        absent = (f"NOT EXISTS (SELECT 1 FROM {name} l WHERE l.path = f.path)" for name in live)
-        return self.engine.sql(" AND ".join([query, *absent]), **tables, **live)
+        dead, live = not_among("f.path", "live", self._live)
+        return self.engine.sql(f"{query} AND {dead}", **tables, **live)
 
     @property
     def _all_files(self) -> Rows:

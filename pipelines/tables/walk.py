@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -27,7 +26,7 @@ from pipelines.engine.counting import (
     sum_counts,
     with_counts,
 )
-from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, from_parts
+from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, from_parts, not_among
 from pipelines.job import Progress
 from pipelines.sweep.listing import UNKNOWN as UNKNOWN_KIND
 from pipelines.sweep.listing import kind_of
@@ -156,20 +155,6 @@ Inner = Callable[[bytes, str], Iterable[tuple[str, str, int | None]]]
 """Yields role, URI and size of what is in a file."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """Which rows of tables name the files to read, and the columns that are handed to those who read them."""
-
-    where: str
-    columns: str
-
-    def select(self, engine: Engine, tables: Sequence[Rows], columns: str) -> Rows:
-        """Return these rows of all tables."""
-        parts = {f"part{number}": each for number, each in enumerate(tables)}
-        query = " UNION ALL ".join(f"SELECT {columns} FROM {name} WHERE {self.where}" for name in parts)
-        return engine.sql(query, **parts)
-
-
 class TableWalk:
     """What the metadata of tables refer to, in tables of an engine.
 
@@ -232,8 +217,10 @@ class TableWalk:
 
     def _follow(self, levels: Sequence[Rows]) -> list[Rows]:
         known = len(self.found)
-        definitions = _Named(f"role = {NAMED}", "path, '' AS label, '' AS about, CAST(NULL AS BIGINT) AS size")
-        self._stage(DEFINITION, self._definitions, levels, definitions, *self._copies)
+        columns = "path, '' AS label, '' AS about, CAST(NULL AS BIGINT) AS size"
+        self._stage(
+            DEFINITION, self._definitions, levels, f"SELECT {columns} FROM named WHERE role = {NAMED}", *self._copies
+        )
         # Each names the files of the next one.
         works = {
             METADATA: self._metadata,
@@ -242,8 +229,8 @@ class TableWalk:
         }
         for role, work in works.items():
             if self.has(role, since=known):
-                named = _Named(f"role = {role!r}", "path, label, about, size")
-                self._stage(role, work, self.found[known:], named)
+                query = f"SELECT path, label, about, size FROM named WHERE role = {role!r}"
+                self._stage(role, work, self.found[known:], query)
             else:
                 self.read.setdefault(role, 0)
         return self.found[known:]
@@ -255,22 +242,22 @@ class TableWalk:
         _drop_since(self.found, known)
         del self._numbers[known:]
 
-    def _stage(self, role: str, work: Work, tables: Sequence[Rows], named: _Named, *copies: Storage) -> None:
-        """Read the files of a kind that tables name and that were not read before, and keep what they contain."""
+    def _stage(self, role: str, work: Work, tables: Sequence[Rows], query: str, *copies: Storage) -> None:
+        """Read the files of a kind that tables name and that were not read before, and keep what they contain.
+
+        ``query`` asks the table ``named`` for these files.
+        """
         if not tables:
             return
-        known = {f"known{number}": rows for number, rows in enumerate(self._asked.get(role, ()))}
-        absent = "".join(f" AND NOT EXISTS (SELECT 1 FROM {name} k WHERE k.path = a.path)" for name in known)
-        every = f"FROM every a WHERE 1 = 1{absent}"
-        query = f"""SELECT a.path, min(a.label) AS label, min(a.about) AS about, min(a.size) AS size {every}
-            GROUP BY a.path"""
-        sources = named.select(self._engine, tables, named.columns)
-        pending = self._engine.sql(query, every=sources, **known).keep("path", repeatable=True)
+        unread, known = not_among("a.path", "known", self._asked.get(role, ()))
+        named, parts = from_parts(f"FROM ({query}) a WHERE {unread}", "named", tables)
+        parts |= known
+        columns = "min(a.label) AS label, min(a.about) AS about, min(a.size) AS size"
+        pending = self._engine.sql(f"SELECT a.path, {columns} {named} GROUP BY a.path", **parts)
+        pending = pending.keep("path", repeatable=True)
         self._asked.setdefault(role, []).append(pending)
         what = _NOUNS.get(role, f"{role}s")
-        paths = named.select(self._engine, tables, "path")
-        query = f"SELECT a.path {every}"
-        asked = refuse_other_names(self._engine, f"names of {what}", pending, "path", query, every=paths, **known)
+        asked = refuse_other_names(self._engine, f"names of {what}", pending, "path", f"SELECT a.path {named}", **parts)
         files = asked.rows
         self.read[role] = self.read.get(role, 0) + files
         counted = CountedWork(work, _FOUND, "path")

@@ -1,9 +1,7 @@
 """Flushing subtrees in tasks or processes: what a compaction's driver sends out, and what a task hands back.
 
 A task hands back a subtree as a file, or its root where that is underfull, and the driver takes it over. Where a tree
-has too few nodes above the leaves for all tasks, a piece of work is a *slice* of one: some neighbouring leaves, and the
-pivots between them. The driver joins the flushed leaves of a slice with the rest of the node, as the task would have
-done that flushed the whole node: the content is the same, in nodes that may be cut otherwise.
+has too few nodes above the leaves for all tasks, a piece of work is a single leaf: the driver joins what becomes of it.
 """
 
 from __future__ import annotations
@@ -12,93 +10,42 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import pyarrow as pa
 
 from pipelines.engine import Engine
 from pipelines.engine.counting import refuse_other_sum
 from pipelines.engine.model import BINARY, INT, LONG, TEXT, Row
-from trinitylake_core.errors import Corrupt
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode, encode
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter, WriteBehind
-from trinitylake_core.tree.proof import Range
 from trinitylake_core.tree.rewrite import Rewriter
-from trinitylake_core.tree.subtree import DeletedPivot, PayingChildren, Ref, Work, dirty_children
-
-PIECES: int = 4
-"""Slices of a task's share, at least, where the leaves allow it."""
+from trinitylake_core.tree.subtree import PayingChildren, Ref, dirty_children
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Children ``start`` to ``stop`` of a node that the driver holds in memory, handed over as ``node``."""
+def split_for_tasks(rewriter: Rewriter, subtrees: list[Ref], tasks: int) -> list[Ref]:
+    """Return subtrees that so many tasks can share, and take them out of the proof of ``rewriter``.
 
-    ref: Ref
-    start: int
-    stop: int
-    node: Node
-    within: Range
-
-    def weight(self) -> int:
-        """Return the number of messages in it."""
-        if self.node.subtree_messages is None:
-            return len(self.node.buffer)
-        return self.node.subtree_messages
-
-
-Piece: TypeAlias = Ref | Slice
-
-
-def split_for_tasks(rewriter: Rewriter, subtrees: list[Ref], tasks: int) -> list[Piece]:
-    """Return subtrees as pieces that so many tasks can share, and take them out of the proof of ``rewriter``.
-
-    A node right above the leaves that is heavier than a task's share is opened and cut between two leaves. Opening one
+    A node right above the leaves that is heavier than a task's share is opened: its leaves are handed out. Opening one
     costs the driver a ``get`` and, in the end, a ``put``, all of them at the same time; and some memory per leaf.
     """
     total = sum(ref.weight() for ref in subtrees)
     heavy = [ref for ref in subtrees if ref.height == 1 and ref.weight() * tasks > total]
     rewriter.open_all(heavy)
-    heavy_ids = {id(ref) for ref in heavy}
-    pieces: list[Piece] = []
+    pieces: list[Ref] = []
     for ref in subtrees:
-        if id(ref) in heavy_ids:
-            pieces += _cut_into_slices(rewriter, ref, total / (PIECES * tasks))
-        else:
-            rewriter.leave(ref)
+        if ref.work is None:
             pieces.append(ref)
+        else:
+            pieces += [leaf for leaf in ref.work.refs if leaf.weight()]
+    for piece in pieces:
+        rewriter.leave(piece)
     return pieces
-
-
-def _cut_into_slices(rewriter: Rewriter, ref: Ref, limit: float) -> Iterator[Slice]:
-    weights = [leaf.weight() for leaf in rewriter.open(ref).refs]
-    for start, stop in _cut_weights(weights, limit):
-        node, within = rewriter.part_of(ref, start, stop)
-        yield Slice(ref, start, stop, node, within)
-
-
-def _cut_weights(weights: list[int], limit: float) -> Iterator[tuple[int, int]]:
-    """Yield the dirty slices of a node, of at most so many messages where its leaves allow it."""
-    begin = 0
-    end = 0
-    heavy = 0
-    for index, weight in enumerate(weights):
-        if weight == 0:
-            continue  # clean: it may be inside a slice, and none begins or ends with it
-        if heavy and heavy + weight > limit:
-            yield begin, end
-            heavy = 0
-        if heavy == 0:
-            begin = index
-        heavy += weight
-        end = index + 1
-    if heavy:
-        yield begin, end
 
 
 HANDED_BACK: Final = pa.schema(
@@ -121,23 +68,14 @@ def subtree_result(rewriter: Rewriter, writer: NodeWriter, tree: Ref) -> dict[st
     What is handed over is out of the proof of ``rewriter``; the driver takes it into its own.
     """
     rewriter.open(tree)
+    node = None
     if tree.work is None or len(tree.work.keys) >= writer.min_keys:
         rewriter.leave(rewriter.seal(tree))
-        writer.flush()
-        return _result_of(tree)
-    node = rewriter.node_of(tree)
+    else:
+        node = rewriter.node_of(tree)
     writer.flush()
-    result = _result_of(tree)
-    result["inline"] = bytes(encode(node, writer.order))
-    result["keys"] = node.subtree_keys
-    result["messages"] = node.subtree_messages
-    return result
-
-
-def _result_of(tree: Ref) -> dict[str, Any]:
-    """Return the columns of ``HANDED_BACK`` for a subtree in a file."""
     low, high = tree.within
-    return {
+    result: dict[str, Any] = {
         "path": tree.path,
         "inline": None,
         "height": tree.height,
@@ -146,6 +84,11 @@ def _result_of(tree: Ref) -> dict[str, Any]:
         "keys": tree.keys,
         "messages": tree.messages,
     }
+    if node is not None:
+        result["inline"] = bytes(encode(node, writer.order))
+        result["keys"] = node.subtree_keys
+        result["messages"] = node.subtree_messages
+    return result
 
 
 def adopt(rewriter: Rewriter, row: Mapping[str, Any]) -> Ref:
@@ -185,7 +128,7 @@ _OUTPUT: Final = pa.schema({"piece": INT, "row": BINARY})
 def flush_all(
     engine: Engine,
     store: NodeStore,
-    frontier: list[Piece],
+    frontier: list[Ref],
     stamp: int,
     tasks: int,
     progress: Callable[[str, int, int | None], None],
@@ -193,7 +136,7 @@ def flush_all(
 ) -> list[Row]:
     """Flush pieces of a tree in at most so many tasks; return the results in the order of ``frontier``.
 
-    ``paying`` is the policy for subtrees; ``None`` flushes all, as slices always are.
+    ``paying`` is the policy for subtrees; ``None`` flushes all.
 
     Memory: one subtree's path and its cache per task or process.
 
@@ -243,21 +186,11 @@ def assign_tasks(weights: Sequence[int], tasks: int) -> list[int]:
     return tasks_of
 
 
-def subtree_row(piece: Piece, order: int) -> Row:
-    """Return the row of a subtree, its messages as a node file: as lists Spark would copy them text by text.
-
-    A slice has no path, and its node in their place.
-    """
-    if isinstance(piece, Slice):
-        path = None
-        height = piece.ref.height
-        node = piece.node
-    else:
-        path = piece.path
-        height = piece.height
-        node = Node(buffer=piece.pending)
-    low, high = piece.within
-    return {"path": path, "height": height, "low": low, "high": high, "pending": bytes(encode(node, order))}
+def subtree_row(ref: Ref, order: int) -> Row:
+    """Return the row of a subtree, its messages as a node file: as lists Spark would copy them text by text."""
+    low, high = ref.within
+    pending = bytes(encode(Node(buffer=ref.pending), order))
+    return {"path": ref.path, "height": ref.height, "low": low, "high": high, "pending": pending}
 
 
 def _receive(
@@ -265,10 +198,7 @@ def _receive(
 ) -> Flush:
     """Return the flush of what is in a row of :func:`subtree_row`."""
     node = decode(row["pending"], "the messages for a task")
-    within = (row["low"], row["high"])
-    if row["path"] is None:
-        return SliceFlush(store, node, within, stamp, behind)
-    ref = Ref(row["height"], path=row["path"], pending=node.buffer, within=within)
+    ref = Ref(row["height"], path=row["path"], pending=node.buffer, within=(row["low"], row["high"]))
     return Flush(store, ref, stamp, behind, paying)
 
 
@@ -425,72 +355,3 @@ class Flush:
             "bytes_written": self._writer.bytes_written,
             "proved": self._rewriter.is_proved(),
         }
-
-
-class SliceFlush(Flush):
-    """The flush of a slice, whose node is in memory; its leaves are handed back as they are, for the driver to join."""
-
-    def __init__(self, store: NodeStore, node: Node, within: Range, stamp: int, behind: WriteBehind) -> None:
-        super().__init__(store, Ref(node.height or 0, within=within), stamp, behind)
-        self.ref = self._rewriter.ref_of(node, within)
-
-    def run(self) -> dict[str, Any]:
-        """Flush the leaves, prove it, and begin to write them; underfull ones come back inline."""
-        self.begun = True
-        work = self._rewriter.flush_apart(self.ref, dirty_children)
-        leaves = [self._hand_back(leaf) for leaf in work.refs]
-        for row, pivot, value in zip(leaves, work.keys, work.values, strict=False):  # none is behind the last one
-            row["pivot"] = pivot
-            row["value"] = None if isinstance(value, DeletedPivot) else value
-        self._rewriter.leave_pivots(work)
-        self._writer.flush()
-        result = _result_of(self.ref)
-        result["path"] = None
-        result["keys"] = _count_entries(leaves)
-        result["messages"] = None
-        return result | self._counts() | {"children": leaves}
-
-    def _hand_back(self, leaf: Ref) -> dict[str, Any]:
-        if leaf.work is not None:
-            return subtree_result(self._rewriter, self._writer, leaf)
-        self._rewriter.leave(leaf)
-        return _result_of(leaf)
-
-
-def adopt_all(rewriter: Rewriter, pieces: Sequence[Piece], done: Sequence[Row]) -> dict[int, Ref]:
-    """Return the results of tasks, by the identity of the subtree that each replaces, in the proof of ``rewriter``.
-
-    The results of slices are put into their nodes, and replace nothing else.
-    """
-    found: dict[int, Ref] = {}
-    parts: list[tuple[Slice, Work]] = []
-    for piece, row in zip(pieces, done, strict=True):
-        if isinstance(piece, Slice):
-            part = _adopt_slice(rewriter, row)
-            parts.append((piece, part))
-            found |= {id(ref): ref for ref in part.refs}
-        else:
-            found[id(piece)] = adopt(rewriter, row)
-    for piece, part in reversed(parts):  # from the right: what is left of a slice keeps its place
-        rewriter.replace_children(piece.ref, piece.start, piece.stop, part)
-    return found
-
-
-def _count_entries(leaves: Sequence[Row]) -> int:
-    """Return the number of entries in the leaves of a slice and in the pivots between them."""
-    in_leaves = sum(row["keys"] or 0 for row in leaves)
-    pivots = sum(row["value"] is not None for row in leaves[:-1])
-    return in_leaves + pivots
-
-
-def _adopt_slice(rewriter: Rewriter, row: Row) -> Work:
-    leaves = row["children"]
-    if _count_entries(leaves) != row["keys"]:  # each side's proof is of what it has: neither would notice
-        raise Corrupt("a slice lost leaves on its way: nothing was committed; please report this as a bug")
-    keys = []
-    values = []
-    for leaf in leaves[:-1]:
-        value = leaf["value"]
-        keys.append(leaf["pivot"])
-        values.append(DeletedPivot() if value is None else value)
-    return Work(keys, values, [adopt(rewriter, leaf) for leaf in leaves])

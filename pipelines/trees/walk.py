@@ -32,7 +32,7 @@ from pipelines.engine.counting import (
     with_counts,
 )
 from pipelines.engine.local import LocalEngine
-from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Row, Rows, Work, from_parts
+from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Row, Rows, Work, from_parts, not_among
 from pipelines.job import Progress
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, FileMissing, StorageError
@@ -513,6 +513,5 @@ def _move(found: Walk, engine: Engine) -> None:
 def _leave_out(engine: Engine, asked: Rows, known: Sequence[Rows]) -> Rows:
     if not known:
         return asked
-    tables = {f"known{number}": rows for number, rows in enumerate(known)}
-    absent = (f"NOT EXISTS (SELECT 1 FROM {name} k WHERE k.path = a.path)" for name in tables)
-    return engine.sql(f"SELECT a.* FROM asked a WHERE {' AND '.join(absent)}", asked=asked, **tables)
+    unknown, tables = not_among("a.path", "known", known)
+    return engine.sql(f"SELECT a.* FROM asked a WHERE {unknown}", asked=asked, **tables)

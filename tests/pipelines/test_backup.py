@@ -1,4 +1,4 @@
-"""Whether a backup could take the place of its lakehouse; and the content digest on Spark."""
+"""Whether a backup could take the place of its lakehouse."""
 
 from __future__ import annotations
 

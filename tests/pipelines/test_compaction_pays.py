@@ -86,7 +86,7 @@ def test_no_more_stays_than_a_buffer_may_keep(lake: Lakehouse) -> None:
 
 
 def test_processes_make_the_same_of_it(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Subtrees are flushed by the same policy wherever that happens; slices of heavy ones all the way."""
+    """Subtrees are flushed by the same policy wherever that happens; leaves of heavy ones all the way."""
     monkeypatch.setattr(compaction, "_SHARED_FROM_ROWS", 0)
     monkeypatch.setattr(worker_pool, "cores", lambda: 2)
     change(lake, scattered(OBJECTS, 1500))

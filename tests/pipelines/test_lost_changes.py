@@ -14,7 +14,6 @@ from typing import Final
 import pytest
 
 from pipelines import compaction, diff, load, restore, tables_health, upgrade
-from pipelines.integrity.digest import digest
 from tests.simulation.engines import HOWS, How
 from tests.support.icebergs import rows, with_table
 from tests.support.lakes import FAST, compacted, content, filled, new_lake
@@ -168,19 +167,6 @@ def test_a_spoilt_row_leaves_no_change_out_of_a_restore_or_a_difference(
             assert wanted == content(copy.refresh()), engine.fault.number
         shutil.rmtree(copy.root.removeprefix("file://"))
     assert done is not None
-
-
-@every_row
-@pytest.mark.parametrize("kind", _OF_TWO)
-@pytest.mark.parametrize("how", HOWS)
-def test_a_spoilt_row_makes_no_other_digest(changed: tuple[Lakehouse, int], kind: Kind, how: How, step: int) -> None:
-    lake, _ = changed
-    for engine in spoil_one_by_one(kind, how, step):
-        found = None
-        with suppress(StorageError):
-            found = digest(engine, lake)
-            assert lake.digest() == found, engine.fault.number
-    assert found is not None
 
 
 @every_row

@@ -291,7 +291,7 @@ def test_of_what_leaves_say_only_what_may_be_overridden_is_kept(tmp_path: Path) 
     shape = Shape.of(lake.definition)
     content = GatheredContent(shape.codec, version=lake.version)
     examiner = Examiner(shape.order, shape.codec, lake.version)
-    visitor = Visitor("nodes", ASKED, KEPT, lambda *_: partial(visits, examiner=examiner, most=None))
+    visitor = Visitor("nodes", ASKED, KEPT, lambda *_: partial(visits, examiner=examiner))
     roots = [row_of_root(lake.root_node.path, lake.version, lake.version)]
     walked = descend(LocalEngine(), lake.storage, visitor, roots, silent)
     above = {row["path"] for row in walked.ask(f"SELECT path FROM walked WHERE role = {ENTRY} AND height > 0").list()}
@@ -346,7 +346,7 @@ def test_spark_means_the_same_whether_leaves_are_settled_where_they_are_read_or_
         content = GatheredContent(shape.codec, version=lake.version)
         passes = Checks(open_engine(engine, spark), lake.storage, shape, found, silent)
         walked = passes.nodes([row_of_root(lake.root_node.path, lake.version, lake.version)], content)
-        said.append((walked.nodes, content.kinds, content.missing_namespaces(), found.findings()))
+        said.append((walked, content.kinds, content.missing_namespaces(), found.findings()))
     assert said[0] == said[1]
     assert 1 == said[0][1]["malformed"]
     assert {"I11", "I12"} <= {each.invariant for each in said[0][3][0]}

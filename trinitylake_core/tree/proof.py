@@ -90,13 +90,6 @@ class Proof:
             self.before -= _hash_subtree(path, within)
         self.waiting -= _hash_messages([pending])
 
-    def hand_over(self, node: Node, within: Range) -> None:
-        """Remove a part of a node, its subtrees and its messages: another rewriter reads the part as a root."""
-        part = Proof()
-        part.read(node, None, within, Messages())
-        self.before -= part.before
-        self.waiting -= part.waiting
-
     def read(self, node: Node, path: str | None, within: Range, pending: Messages) -> dict[int, Messages]:
         """Add what a node means for which messages wait; return those that go on, by the index of the child.
 
@@ -118,10 +111,6 @@ class Proof:
     def add_entries(self, keys: Sequence[str], values: Sequence[str]) -> None:
         """Add entries that a new tree is built of."""
         self.before += entries_hash(keys, values)
-
-    def remove_entries(self, keys: Sequence[str], values: Sequence[str]) -> None:
-        """Remove entries that are handed over to another rewriter."""
-        self.before -= entries_hash(keys, values)
 
     def fed_columns(self, rows: Columns) -> None:
         """Add entries that the leaves of a new tree are cut from, in their order; :meth:`cut` takes them away."""

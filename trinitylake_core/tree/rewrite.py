@@ -198,20 +198,6 @@ class Rewriter(SubtreeStore):
             return chosen
         return flush_runs(self.store, work, chosen, self.stamp, self.proof)
 
-    def flush_apart(self, ref: Ref, choose: Policy) -> Work:
-        """Flush chosen leaves below a node; return what became of them, and the pivots between, not joined yet.
-
-        For a part of a node (:meth:`part_of`). The rewriter of the rest joins the two, as if it had flushed the whole
-        node. REQUIRES: the children are leaves.
-        """
-        work = self.open(ref)
-        with self.store.prefetch(self.leaf_paths_ahead(ref, choose=choose)):
-            left_over = self._flush_runs(work, choose(work) or ())
-            for index in left_over:
-                flushed = self._flush(work.refs[index], choose, None)
-                work.refs[index] = collapse_single_child(flushed)
-        return work
-
     def _fit_root(self, tree: Ref) -> Ref:
         if tree.work is None:
             return tree

@@ -152,35 +152,6 @@ class SubtreeStore:
         if self.proof is not None:
             self.proof.remove_subtree(ref.path, ref.within, ref.pending)
 
-    def part_of(self, ref: Ref, start: int, stop: int) -> tuple[Node, Range]:
-        """Return neighbouring children of a node in memory, and the pivots between them, as a node with its range.
-
-        It is removed from the proof: another rewriter continues with it, by :meth:`ref_of`, and
-        :meth:`replace_children` returns the result. REQUIRES: the children are files.
-        """
-        part = self.open(ref).cut(start, stop - 1)
-        node, children = self._node(part, ref.height)
-        lowest, _ = children[0]
-        _, highest = children[-1]
-        within = (lowest, highest)
-        if self.proof is not None:
-            self.proof.hand_over(node, within)
-        return node, within
-
-    def leave_pivots(self, work: Work) -> None:
-        """Remove the pivots of a node in memory from the proof: another rewriter continues with them."""
-        if self.proof is not None:
-            self.proof.remove_entries(*work.live_pivots())
-
-    def replace_children(self, ref: Ref, start: int, stop: int, part: Work) -> None:
-        """Put what became of a part of a node in its place. REQUIRES: its children are in the proof."""
-        work = self.open(ref)
-        work.keys[start : stop - 1] = part.keys
-        work.values[start : stop - 1] = part.values
-        work.refs[start:stop] = part.refs
-        if self.proof is not None:
-            self.proof.add_entries(*part.live_pivots())
-
     def is_proved(self) -> bool:
         """Return whether what was written means what was there before. ``False`` without ``prove``."""
         return self.proof is not None and self.proof.holds()

@@ -15,13 +15,13 @@ from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import Row
 from pipelines.engine.spark import SparkEngine
 from pipelines.trees import subtrees
-from pipelines.trees.subtrees import Piece, Slice, split_for_tasks
+from pipelines.trees.subtrees import split_for_tasks
 from tests.support.lakes import content, reopened
 from tests.support.wide import change, wide
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
+from trinitylake_core.tree.subtree import Ref
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,10 +57,10 @@ def _dirty(lake: Lakehouse, seed: int, deleted: float) -> Lakehouse:
 
 
 def _in_turn(
-    pieces: list[Piece],
+    pieces: list[Ref],
     engine: object,
     store: NodeStore,
-    frontier: list[Piece],
+    frontier: list[Ref],
     stamp: int,
     tasks: int,
     progress: Any,
@@ -80,9 +80,9 @@ def _in_turn(
 
 
 @pytest.fixture
-def pieces(monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
+def pieces(monkeypatch: pytest.MonkeyPatch) -> list[Ref]:
     """Compactions on Spark work here; return what becomes the list of all pieces that they hand to tasks."""
-    found: list[Piece] = []
+    found: list[Ref] = []
     spark = SparkEngine(lambda: None)  # type: ignore[arg-type, return-value]
     monkeypatch.setattr(engine_choice, "open_engine", lambda name, _: spark if name == "spark" else LocalEngine())
     monkeypatch.setattr(subtrees, "flush_all", partial(_in_turn, found))
@@ -91,7 +91,7 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
 
 @pytest.mark.parametrize(("tasks", "deleted"), [(3, 0.15), (12, 0.0), (12, 0.5), (40, 0.15)])
 def test_a_node_that_was_cut_means_what_it_meant(
-    base: Lakehouse, tmp_path: Path, pieces: list[Piece], tasks: int, deleted: float
+    base: Lakehouse, tmp_path: Path, pieces: list[Ref], tasks: int, deleted: float
 ) -> None:
     dirty = _dirty(_copy(base, tmp_path / "dirty"), tasks, deleted)
     cut = _copy(dirty, tmp_path / "cut")
@@ -100,13 +100,13 @@ def test_a_node_that_was_cut_means_what_it_meant(
     assert [] == list(reopened(cut).check())
     assert report.proved
     assert report.subtrees == len(pieces)
-    slices = [piece for piece in pieces if isinstance(piece, Slice)]
-    assert len(slices) > len({id(piece.ref) for piece in slices}) if tasks > 3 else not slices
+    leaves = [piece for piece in pieces if piece.height == 0]
+    assert len(leaves) > tasks if tasks > 3 else not leaves
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_slices_go_through_spark(base: Lakehouse, tmp_path: Path, spark: SparkSession) -> None:
+def test_leaves_go_through_spark(base: Lakehouse, tmp_path: Path, spark: SparkSession) -> None:
     lake = _dirty(_copy(base, tmp_path / "dirty"), 7, 0.15)
     before = content(lake)
     report = compaction.run(lake, compaction.Config(engine="spark", tasks=12), spark)
@@ -116,7 +116,7 @@ def test_slices_go_through_spark(base: Lakehouse, tmp_path: Path, spark: SparkSe
     assert report.subtrees > 12
 
 
-def test_no_slice_is_too_heavy_where_its_leaves_allow_it(base: Lakehouse, tmp_path: Path) -> None:
+def test_no_piece_is_too_heavy_where_there_are_leaves(base: Lakehouse, tmp_path: Path) -> None:
     lake = change(_copy(base, tmp_path / "dirty"), range(0, OBJECTS, 3))
     rewriter = Rewriter(NodeWriter(lake.nodes), 1, prove=True)
     tree = rewriter.ref_of(lake.root_node.node)
@@ -127,23 +127,3 @@ def test_no_slice_is_too_heavy_where_its_leaves_allow_it(base: Lakehouse, tmp_pa
     assert 4 * len(subtrees_) < len(found)
     assert max(piece.weight() for piece in found) <= max(limit, ORDER)
     assert sum(piece.weight() for piece in found) >= 0.9 * (lake.stats().messages or 0), "the rest is on pivots"
-
-
-def test_a_slice_that_loses_a_leaf_on_its_way_is_not_committed(
-    base: Lakehouse, tmp_path: Path, pieces: list[Piece], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake = change(_copy(base, tmp_path / "dirty"), range(0, OBJECTS, 3))
-    true_part = subtrees._adopt_slice
-    lost: list[Row] = []
-
-    def part(rewriter: Rewriter, row: Row) -> Any:
-        lost.append(row["children"].pop(1))
-        return true_part(rewriter, row)
-
-    monkeypatch.setattr(subtrees, "_adopt_slice", part)
-    version = lake.version
-    with pytest.raises(Corrupt, match="a slice lost leaves"):
-        compaction.run(lake, compaction.Config(engine="spark", tasks=12, restarts=0))
-    assert version == reopened(lake).version
-    assert lost
-    assert pieces
