@@ -1,9 +1,9 @@
 """The state of many lakehouses at once, the worst first: as rows, and as text for monitoring systems.
 
 Each lakehouse is opened in a thread with a deadline, so that one whose storage hangs costs no more than that. The
-sensor of Dagster asks the same pool of threads, and opens lakehouses with the same options (:func:`hurry`). It keeps a
-poll of its own: a poll reads one root and decides from it. A survey also reads the snapshots, the oldest version and
-the backup, which would cost a sensor three times the requests each minute.
+sensor of Dagster opens lakehouses with the same options (:func:`hurry`). It keeps a poll of its own: a poll reads one
+root and decides from it. A survey also reads the snapshots, the oldest version and the backup, which would cost a
+sensor three times the requests each minute.
 """
 
 from __future__ import annotations
@@ -168,7 +168,6 @@ class Config:
     at_once: int = 16
     seconds: float = _SECONDS
     total_seconds: float = _DAY
-    threads: DeadlinePool | None = field(default=None, compare=False)
 
 
 def run(members: Iterable[Member], config: Config | None = None) -> Report:
@@ -180,11 +179,8 @@ def run(members: Iterable[Member], config: Config | None = None) -> Report:
     found = {}
     for name, member in wanted.items():
         found[name] = State(name, member.root, late)
-    pool = config.threads or DeadlinePool(config.at_once)
-    work = []
-    for name, member in wanted.items():
-        work.append((name, partial(state_of, member)))
-    for outcome in pool.each(work, config.seconds, config.total_seconds):
+    work = ((name, partial(state_of, member)) for name, member in wanted.items())
+    for outcome in DeadlinePool(config.at_once).each(work, config.seconds, config.total_seconds):
         if outcome.error is None:
             found[outcome.name] = outcome.get()
         else:

@@ -25,7 +25,15 @@ SHOWN: Final = 50
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _FAILURES_NAMED: Final = 5
 _HISTORY: Final = ("version", "created_at", "operation", "changes", "objects", "messages", "author", "reason")
-_SINCE: Final = ("version", "created", "operation", "changes", "author", "reason")
+_SINCE: Final = {
+    "version": "version",
+    "created": "created_at",
+    "operation": "operation",
+    "changes": "changes",
+    "author": "author",
+    "reason": "reason",
+}
+"""Columns, and the attributes that they show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,20 +197,10 @@ def versions_table(
     total: int | None = None,
 ) -> Table:
     """Return versions in their order."""
-    rows = []
-    for each in versions:
-        row = [
-            each.version,
-            each.created_at,
-            each.operation,
-            each.changes,
-            each.author,
-            each.reason,
-        ]
-        rows.append(row)
+    rows = [[getattr(each, name) for name in _SINCE.values()] for each in versions]
     return Table(
         title=title,
-        columns=_SINCE,
+        columns=tuple(_SINCE),
         rows=rows,
         caption=caption,
         total=total,

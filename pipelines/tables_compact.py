@@ -38,7 +38,7 @@ from pipelines.tables.compact.plan import (
     within_condition,
 )
 from pipelines.tables.compact.stored import StoredTable, read_plan, write_plan
-from pipelines.tables.files import iceberg_tables, refuse_no_iceberg, tables_of
+from pipelines.tables.files import iceberg_tables, refuse_no_iceberg, tables_of, why_unreadable
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, StorageError
@@ -317,8 +317,7 @@ class _TablesCompaction(TablesRun[Policy, Report]):
 
     def _plan_one(self, table: NamedTable) -> tuple[str, PlannedTable | LeftAlone | str]:
         """Return what is to be replaced in a table, or why nothing is."""
-        from trinitylake_core.iceberg.errors import REFUSED, words_of
-        from trinitylake_core.iceberg.references import UnreadableTable
+        from trinitylake_core.iceberg.errors import REFUSED
 
         policy = self.policy_of(table)
         if not policy.enabled:
@@ -330,14 +329,8 @@ class _TablesCompaction(TablesRun[Policy, Report]):
             return table.name, found
         except LeftAlone as error:
             return table.name, error
-        except FileMissing as missing:
-            return table.name, f"a file is missing: {missing}"
-        except UnreadableTable as error:
-            return table.name, f"{error.path} cannot be read: {error}"
-        except (Corrupt, InvalidInput, StorageError) as error:
-            return table.name, f"{error}"
-        except REFUSED as error:
-            return table.name, words_of(error)
+        except (FileMissing, Corrupt, InvalidInput, StorageError, *REFUSED) as error:
+            return table.name, why_unreadable(error)
 
     def _within_budget(self, tables: Sequence[PlannedTable]) -> list[PlannedTable]:
         """Return what an engine can rewrite, as far as the budget goes; the rest are failures."""

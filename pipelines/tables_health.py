@@ -22,7 +22,7 @@ from pipelines.engine_choice import choose_engine_for_all
 from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.summary import Table, count, failures_table, human_bytes
 from pipelines.tables.compact.decision import GroupRules, decide_table
-from pipelines.tables.files import refuse_no_iceberg
+from pipelines.tables.files import refuse_no_iceberg, why_unreadable
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.definitions import decode_table
 from trinitylake_core.diff import Span, diff_nodes, differing_subtrees
@@ -251,19 +251,14 @@ def _tables_in(
 
 def _health(namespace: str, name: str | None, path: str, located: Located) -> Iterator[tuple[Any, ...]]:
     from trinitylake_core.iceberg.health import figures
-    from trinitylake_core.iceberg.references import UnreadableTable
 
     try:
         table = decode_table(located.storage.read(path), path)
         if table.table_format != ICEBERG or not table.format_properties.get(METADATA_LOCATION):
             return
         found = figures(located, metadata_uri(located.storage.root, table) or "")
-    except FileMissing as missing:
-        yield (namespace, name, "", f"a file is missing: {missing}", *(None for _ in _FIGURES))
-    except UnreadableTable as error:
-        yield (namespace, name, "", f"{error.path} cannot be read: {error}", *(None for _ in _FIGURES))
-    except (Corrupt, InvalidInput, StorageError) as error:
-        yield (namespace, name, "", f"{error}", *(None for _ in _FIGURES))
+    except (FileMissing, Corrupt, InvalidInput, StorageError) as error:
+        yield (namespace, name, "", why_unreadable(error), *(None for _ in _FIGURES))
     else:
         decided = decide_table(found.groups, found.target, GroupRules(), clock.now_millis())
         figures_of_rewrite = {

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from threading import Thread
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from trinitylake_core.storage import Storage
 
@@ -36,7 +36,6 @@ _POLL_SECONDS: Final = 0.25
 _PARTS: Final = 8
 """A helper is given at most such a part of what is left."""
 
-Done = TypeVar("Done")
 Answer = Callable[[Any], Any]
 """What a helper does: it answers a list of pieces with what became of each, and ``None`` when all of it is durable."""
 
@@ -47,23 +46,14 @@ class Pieces(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-class Results(Generic[Done]):
+class Results(Protocol):
     """What became of pieces, by their number. Threads use it, one at a time."""
 
-    def __init__(self) -> None:
-        self._by_piece: dict[int, Done] = {}
-
-    def keep(self, index: int, result: Done) -> None:
-        """Keep what became of a piece; one that is done again takes the place of what was there."""
-        self._by_piece[index] = result
+    def keep(self, index: int, result: Any) -> None:
+        """Keep what became of a piece."""
 
     def forget(self, index: int) -> None:
         """Forget what became of a piece, if anything did: it is done again."""
-        self._by_piece.pop(index, None)
-
-    def in_order(self) -> list[Done]:
-        """Return what became of all pieces, in the order of their numbers."""
-        return [self._by_piece[index] for index in sorted(self._by_piece)]
 
 
 def answerer(work: Callable[..., Iterable[Any]], storages: Sequence[Storage]) -> Answer:
@@ -87,17 +77,17 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-class SharedWork(Generic[Done]):
+class SharedWork:
     """Pieces of work by number, the heaviest first, shared by this process and the threads that feed its helpers."""
 
     def __init__(
         self,
-        work: Callable[..., Iterable[Done]],
+        work: Callable[..., Iterable[Any]],
         pieces: Pieces,
         weights: Sequence[int],
+        results: Results,
         *storages: Storage,
         at_once: int = 1,
-        results: Results[Done] | None = None,
     ) -> None:
         """Share pieces of these weights.
 
@@ -106,9 +96,9 @@ class SharedWork(Generic[Done]):
                 helper gives it a list; this process an iterator that takes the next piece from those that are left.
             pieces: by number; a piece is made when it is taken, and sent to a helper as it is.
             weights: one for each piece.
+            results: where results are kept.
             storages: given to ``work``; a helper opens its own.
             at_once: a helper is given so many pieces while there are plenty.
-            results: where results are kept; in memory, unless others are given.
         """
         self.done_weight = 0
         self.work = work
@@ -119,11 +109,11 @@ class SharedWork(Generic[Done]):
         self._weights = weights
         heaviest_first = sorted(range(len(weights)), key=lambda index: -weights[index])
         self._waiting = deque(heaviest_first)
-        self._results: Results[Done] = Results() if results is None else results
+        self._results = results
         self._failed: BaseException | None = None
         self._lock = threading.Lock()
 
-    def here(self) -> Iterator[tuple[int, Done]]:
+    def here(self) -> Iterator[tuple[int, Any]]:
         """Do pieces in this process until there are none; yield what became of each."""
         taken: deque[int] = deque()
 
@@ -150,7 +140,7 @@ class SharedWork(Generic[Done]):
                 many = min(self._at_once, -(-len(self._waiting) // _PARTS))
             return [self._waiting.popleft() for _ in range(many)]
 
-    def finish(self, index: int, result: Done) -> None:
+    def finish(self, index: int, result: Any) -> None:
         """Note what became of a piece."""
         with self._lock:
             self._results.keep(index, result)
@@ -169,20 +159,16 @@ class SharedWork(Generic[Done]):
         with self._lock:
             self._failed = self._failed or error
 
-    def results(self) -> list[Done]:
-        """Return the results of the pieces, in order. One whose helper died at last is done here.
-
-        Raises the error of a helper that failed.
-        """
+    def end(self) -> None:
+        """Do the pieces whose helper died at last. Raises the error of a helper that failed."""
         for index, result in self.here():
             self.finish(index, result)
         if self._failed is not None:
             raise self._failed
-        return self._results.in_order()
 
 
-def run_in_workers(work: SharedWork[Done], processes: int, progress: Callable[[], None]) -> list[Done]:
-    """Do work in this process and, where that pays, in others; return the results of the pieces, in order.
+def run_in_workers(work: SharedWork, processes: int, progress: Callable[[], None]) -> None:
+    """Do work in this process and, where that pays, in others.
 
     Files that helpers wrote are durable when this returns. Files that this process wrote are durable after the next
     barrier of its storage.
@@ -219,10 +205,10 @@ def run_in_workers(work: SharedWork[Done], processes: int, progress: Callable[[]
     finally:
         for thread in threads:
             thread.join()
-    return work.results()
+    work.end()
 
 
-def _feed(work: SharedWork[Done]) -> None:
+def _feed(work: SharedWork) -> None:
     """Have one helper do pieces until there are none left."""
     try:
         helper = Helper(answerer, work.work, work.storages)

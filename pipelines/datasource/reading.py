@@ -409,14 +409,7 @@ class _Reading:
             self.part.span,
         )
         for each in changes(found, self.request.new.codec):
-            yield (
-                each.change,
-                each.kind,
-                each.namespace,
-                each.name,
-                each.old_path,
-                each.new_path,
-            )
+            yield _cells("changes", each)
 
     def versions(self) -> Iterator[Row]:
         numbers = range(self.part.begin, self.part.end)
@@ -426,38 +419,18 @@ class _Reading:
             if root.unreadable is not None:
                 raise CorruptNode(root.unreadable, path=root.path)
             info = version_info(root)
-            yield (
-                info.version,
-                info.created_at,
-                info.operation,
-                info.txn,
-                info.reason,
-                json.dumps(info.summary, sort_keys=True),
-                info.changes,
-                info.objects,
-                info.namespaces,
-                info.tables,
-                info.views,
-                info.messages,
-                info.height,
-                info.root_bytes,
-                info.path,
-                info.rollback_from_root,
-            )
+            yield _cells("versions", info, summary=json.dumps(info.summary, sort_keys=True))
 
     def snapshots(self) -> Iterator[Row]:
         path = self.request.definition_path
         definition = decode_lakehouse(self.storage.read(path), path)
         for each in snapshot_infos(definition):
-            yield (
-                each.name,
-                each.version,
-                each.kind,
-                each.created_at,
-                each.expires_at,
-                each.root_path,
-                each.target_uri,
-            )
+            yield _cells("snapshots", each)
+
+
+def _cells(table: str, value: Any, **others: Any) -> Row:
+    """Return the row of a table whose columns are called as the attributes of a value, but for ``others``."""
+    return tuple(others[name] if name in others else getattr(value, name) for name in TABLES[table].names)
 
 
 def _paths_below(node: Node, ranges: Sequence[KeyRange]) -> list[tuple[int, str]]:

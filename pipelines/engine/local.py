@@ -182,7 +182,7 @@ class LocalEngine:
         total = sum(weights)
         with self._new_table(schema.names, key) as kept:
             made = _GroupRows(self, kept.table_name(), len(schema))
-            shared = worker_pool.SharedWork(work, groups, weights, *storages, at_once=ahead, results=made)
+            shared = worker_pool.SharedWork(work, groups, weights, made, *storages, at_once=ahead)
             worker_pool.run_in_workers(shared, worker_pool.cores(), lambda: progress(shared.done_weight, total))
         return kept
 
@@ -281,13 +281,13 @@ class _Groups:
             return [dict(zip(self._names, row, strict=True)) for row in rows]
 
 
-class _GroupRows(worker_pool.Results[Any]):
+class _GroupRows:
     """Keeps what became of groups as rows of a table; of each group only their numbers are held in memory."""
 
     def __init__(self, engine: LocalEngine, table: str, columns: int) -> None:
-        super().__init__()
         self._engine = engine
         self._table = table
+        self._numbers: dict[int, tuple[int, int]] = {}
         self._insert = f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})"
 
     def keep(self, index: int, result: Sequence[tuple[Any, ...]]) -> None:
@@ -296,14 +296,13 @@ class _GroupRows(worker_pool.Results[Any]):
         with _room_errors():
             for row in result:
                 last = self._engine.execute(self._insert, row).lastrowid or 0
-        super().keep(index, (last - len(result), last))
+        self._numbers[index] = (last - len(result), last)
 
     def forget(self, index: int) -> None:
         """Delete the rows of a group that is made again."""
-        if index in self._by_piece:
-            numbers = self._by_piece[index]
+        if index in self._numbers:
+            numbers = self._numbers.pop(index)
             self._engine.execute(f"DELETE FROM {self._table} WHERE rowid > ? AND rowid <= ?", numbers)
-        super().forget(index)
 
 
 def _names_of(cursor: sqlite3.Cursor) -> tuple[str, ...]:

@@ -92,6 +92,18 @@ def refuse_no_iceberg() -> None:
         raise InvalidInput(f"tables need the extra 'iceberg': {install_command('iceberg')}")
 
 
+def why_unreadable(error: BaseException) -> str:
+    """Return for people why a table, or a file that its metadata name, cannot be read."""
+    from trinitylake_core.iceberg.errors import words_of  # brings PyIceberg along
+    from trinitylake_core.iceberg.reading.errors import UnreadableTable
+
+    if isinstance(error, FileMissing):
+        return f"a file is missing: {error}"
+    if isinstance(error, UnreadableTable):
+        return f"{error.path} cannot be read: {error}"
+    return words_of(error)
+
+
 def tables_of(lake: Lakehouse, pattern: str | None) -> Iterator[ObjectEntry]:
     """Yield the tables of a version whose names match a pattern such as ``sales.*``, or all, in key order.
 

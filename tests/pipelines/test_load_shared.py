@@ -51,7 +51,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
     assert not [each for each in Watched.started if psutil.pid_exists(each._process.pid)]
 
 
-def _waited(work: worker_pool.SharedWork[Any], honest: Any) -> int | None:
+def _waited(work: worker_pool.SharedWork, honest: Any) -> int | None:
     for thread in threading.enumerate():
         if thread.name == "helper":
             thread.join(300)

@@ -263,7 +263,7 @@ def test_a_helper_is_given_some_subtrees_at_once_where_it_reads_ahead(
     store, frontier = _to_flush(dirty, options)
     taken: list[Any] = []
 
-    def take_once(work: worker_pool.SharedWork[Any], *_: object) -> None:
+    def take_once(work: worker_pool.SharedWork, *_: object) -> None:
         taken.extend((work.work, [work.pieces[index] for index in work.some()]))
         raise InterruptedError
 
@@ -282,7 +282,8 @@ def test_a_helper_is_given_some_subtrees_at_once_where_it_reads_ahead(
 
 def test_a_helper_is_given_fewer_pieces_towards_the_end() -> None:
     """Nobody waits for one that still has some."""
-    work = worker_pool.SharedWork(list, range(40), [1] * 40, at_once=4)
+    kept = local._GroupRows(local.LocalEngine(), "none", 1)
+    work = worker_pool.SharedWork(list, range(40), [1] * 40, kept, at_once=4)
     given = []
     while some := work.some():
         given.append(len(some))

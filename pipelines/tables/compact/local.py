@@ -26,9 +26,9 @@ from pipelines.tables.compact.proof import (
     refuse_other_counts,
     refuse_other_rows,
 )
+from pipelines.tables.files import why_unreadable
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, LakehouseFrozen, StorageDenied
-from trinitylake_core.iceberg.reading.errors import UnreadableTable
 from trinitylake_core.iceberg.reading.parquet_pages import MOST_BYTES, TooLarge, Unpacked
 from trinitylake_core.table_places import Located
 
@@ -164,7 +164,7 @@ class LocalRewriter:
 
     def _rewrite_table(self, table: PlannedTable) -> _Rewritten | Outcome:
         """Write the new files of a table, and prove them; what its own files cause is its outcome."""
-        from trinitylake_core.iceberg.errors import REFUSED, NotThere, words_of
+        from trinitylake_core.iceberg.errors import REFUSED, NotThere
 
         self._cancel.check()
         failed = Outcome(table.name, model.UNREADABLE, self.name)
@@ -180,11 +180,9 @@ class LocalRewriter:
         except ProofFailed as error:
             return replace(failed, outcome=model.WRONG, reason=f"{error}; nothing of it was committed")
         except FileMissing as error:
-            return replace(failed, outcome=model.LOST, reason=f"a file is gone: {error}")
-        except UnreadableTable as error:
-            return replace(failed, reason=f"{error.path} cannot be read: {error}")
+            return replace(failed, outcome=model.LOST, reason=why_unreadable(error))
         except (Corrupt, InvalidInput, StorageDenied, *REFUSED) as error:
-            return replace(failed, reason=words_of(error))
+            return replace(failed, reason=why_unreadable(error))
 
     def _rewrite(self, table: PlannedTable) -> _Rewritten | Outcome:
         """Write the new files of a table. Costs a ``get`` for each file, and a ``put`` for each new one."""

@@ -27,6 +27,7 @@ from pipelines.tables.compact.statements import (
     quote_name,
     quote_text,
 )
+from pipelines.tables.files import why_unreadable
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.errors import AlreadyExists, FileMissing, InvalidInput, LakehouseFrozen, TrinityLakeError
@@ -194,7 +195,7 @@ class _TableRewrite:
         return replace(outcome, seconds=round(time.monotonic() - began, 3))
 
     def _rewrite(self) -> Outcome:
-        from trinitylake_core.iceberg.errors import REFUSED, NotThere, words_of
+        from trinitylake_core.iceberg.errors import REFUSED, NotThere
 
         try:
             before = self._read()
@@ -209,13 +210,11 @@ class _TableRewrite:
         except StartIsGone as error:
             return replace(self._failed, outcome=model.LOST, reason=f"{error}")
         except FileMissing as error:
-            return replace(self._failed, outcome=model.LOST, reason=f"a file is gone: {error}")
+            return replace(self._failed, outcome=model.LOST, reason=why_unreadable(error))
         except NotThere:
             return replace(self._failed, outcome=model.LOST, reason=model.GONE)
-        except TrinityLakeError as error:
-            return replace(self._failed, reason=f"{error}")
-        except REFUSED as error:
-            return replace(self._failed, reason=words_of(error))
+        except (TrinityLakeError, *REFUSED) as error:
+            return replace(self._failed, reason=why_unreadable(error))
 
     def _read(self, before: SnapshotReader | None = None) -> SnapshotReader:
         location = self._own.metadata_location(self._table.identifier)
