@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any, Final
 
 from pipelines import diff
-from pipelines.integrity.recovery_run import RecoveryReport, RecoveryRun
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, refuse_unknown, silent
+from pipelines.recovery_run import RecoveryReport, RecoveryRun
 from pipelines.summary import DRY_RUN, utc
 from pipelines.tables.files import EVERY, are_rewrites, refuse_no_share
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget

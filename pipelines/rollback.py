@@ -12,8 +12,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from pipelines.integrity.recovery_run import RecoveryReport, RecoveryRun
 from pipelines.job import NEVER_CANCELLED, Cancel, Meter, Progress, Review, Session, refuse_unknown, silent
+from pipelines.recovery_run import RecoveryReport, RecoveryRun
 from pipelines.summary import DRY_RUN, count, utc
 from pipelines.tables.files import EVERY, are_rewrites, refuse_no_share
 from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
