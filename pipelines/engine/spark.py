@@ -107,6 +107,16 @@ def _sql(kind: pa.DataType) -> str:
 # -- to the tasks ----------------------------------------------------------------------------------------
 
 
+def spread(
+    spark: SparkSession, rows: Sequence[Row], schema: pa.Schema, tasks: int, number: Callable[[int], int] | None = None
+) -> DataFrame:
+    """Return rows of the driver as a frame of so many tasks: dealt out one by one, or to task ``number(index)``."""
+    number = number or (lambda index: index % tasks)
+    labels = {task: compat.task_label(task, tasks) for task in {number(index) for index in range(len(rows))}}
+    labelled = [{**row, "task": labels[number(index)]} for index, row in enumerate(rows)]
+    return compat.by_task(_frame(spark, labelled, schema.append(pa.field("task", INT))), tasks, "task")
+
+
 def count_tasks(rows: int, each: int, cores: int) -> int:
     """Return how many tasks rows are worth, where one does well with ``each``: smaller ones where there are many rows.
 
@@ -116,6 +126,11 @@ def count_tasks(rows: int, each: int, cores: int) -> int:
     few = min(_PER_CORE * cores, -(-rows // each))
     many = min(_MOST_PER_CORE * cores, rows // (_MUCH * each))
     return max(1, few, many)
+
+
+def consecutive(count: int, tasks: int) -> Callable[[int], int]:
+    """Return a numbering for :func:`spread` that gives each task consecutive ones of ``count`` rows."""
+    return lambda index: index * tasks // max(1, count)
 
 
 def map_batches(frame: DataFrame, work: Callable[..., Batches], schema: pa.Schema, *storages: Storage) -> DataFrame:
@@ -329,12 +344,8 @@ class SparkRows:
         tasks = count_tasks(self.count(), each, session_parallelism(spark))
         if self.given is None or self._schema is None:
             return self.frame.repartition(tasks)
-        numbered = []
-        for index, row in enumerate(self.given):  # what neighbours read, the next one often needs
-            task = index * tasks // len(self.given)
-            numbered.append({**row, "task": task})
-        frame = _frame(spark, numbered, self._schema.append(pa.field("task", INT)))
-        return compat.by_group(frame, tasks, "task").select(self._schema.names)
+        number = consecutive(len(self.given), tasks)  # what neighbours read, the next one often needs
+        return spread(spark, self.given, self._schema, tasks, number).select(self._schema.names)
 
 
 class SparkEngine:

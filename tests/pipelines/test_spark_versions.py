@@ -51,8 +51,9 @@ def test_every_job_reports_the_same_on_spark_3_5(tmp_path: Path, old_spark: Path
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 7, 64])
-def test_a_label_goes_to_its_task_by_sparks_hash(tasks: int) -> None:
+def test_a_label_goes_to_its_task_by_sparks_hash(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Spark before 4.1 deals rows out: the remainder of the hash of the column, by the number of tasks."""
+    monkeypatch.setattr(compat, "_deals_by_id", lambda: False)
     labels = [compat.task_label(task, tasks) for task in range(tasks)]
     assert list(range(tasks)) == [mmh3.hash(label.to_bytes(4, "little"), 42) % tasks for label in labels]
     assert max(labels) < 2**31

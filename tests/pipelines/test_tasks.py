@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine import spark as tasks
 from pipelines.engine.model import INT, LONG, TEXT, Row
-from pipelines.engine.spark import SparkEngine, SparkRows, ddl, map_batches, rows_of
+from pipelines.engine.spark import SparkEngine, SparkRows, consecutive, ddl, map_batches, rows_of, spread
 from trinitylake_core.errors import CorruptNode, InvalidInput
 
 _SIZE: Final = pa.schema({"size": LONG})
@@ -29,7 +29,7 @@ def test_spark_sql_names_the_types_of_arrow() -> None:
 
 
 @pytest.mark.spark
-def test_neighbours_go_to_one_task_and_come_back(spark: SparkSession) -> None:
+def test_rows_go_to_the_tasks_they_were_given_to_and_come_back(spark: SparkSession) -> None:
     rows = [{"size": size} for size in range(7)]
     schema = pa.schema({"task": pa.list_(LONG)})
 
@@ -39,9 +39,9 @@ def test_neighbours_go_to_one_task_and_come_back(spark: SparkSession) -> None:
     def tasks_of(frame: DataFrame) -> list[list[int]]:
         return sorted(row["task"] for row in SparkRows(map_batches(frame, together, schema)).list())
 
-    engine = SparkEngine(lambda: spark)
-    assert [[0, 1, 2], [3, 4], [5, 6]] == tasks_of(engine.table(rows, _SIZE).dealt(spark, 3))
-    assert [] == SparkRows(engine.table([], _SIZE).dealt(spark, 3)).list()
+    assert [[0, 3, 6], [1, 4], [2, 5]] == tasks_of(spread(spark, rows, _SIZE, 3))
+    assert [[0, 1, 2], [3, 4], [5, 6]] == tasks_of(spread(spark, rows, _SIZE, 3, consecutive(7, 3)))
+    assert [] == SparkRows(spread(spark, [], _SIZE, 3)).list()
 
 
 @pytest.mark.spark
