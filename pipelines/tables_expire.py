@@ -19,7 +19,7 @@ from pipelines.sweep import plans
 from pipelines.sweep.kept_roots import gc_roots
 from pipelines.sweep.listing import Listed
 from pipelines.tables.changing import NamedTable, TablesRun
-from pipelines.tables.files import refuse_no_iceberg, tables_of, why_unreadable
+from pipelines.tables.files import refuse_no_iceberg, tables_of
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.fences import refuse_future
 from trinitylake_core.durations import DAY, millis
@@ -318,7 +318,7 @@ class _SnapshotExpiration(TablesRun[Policy, Report]):
         except Forbidden:
             return name, None
         except (Corrupt, InvalidInput, StorageError, *REFUSED) as error:
-            return name, why_unreadable(error)
+            return name, f"{error}"
         if self.config.plan_to is not None:
             self.found.append((name, str(metadata.table_uuid), found, metadata, location))
         return name, Expired(name, len(found.snapshots), found.refs)
