@@ -84,4 +84,4 @@ def _refuse_half_characters(found: dict[str, Any]) -> None:
 
 
 def _refuse_constant(_: str) -> NoReturn:
-    raise Malformed("it has a number that is none")
+    raise Malformed("it has a number that is none: NaN, or Infinity")
