@@ -58,7 +58,7 @@ def parse_object(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise Malformed(f"it is not JSON, in line {error.lineno}, column {error.colno}") from None
     except (ValueError, RecursionError):  # a number of thousands of digits
-        raise Malformed("it has a number that is none, or is nested too deeply") from None
+        raise Malformed("it has a number that is none, as NaN and Infinity are, or is nested too deeply") from None
     if not isinstance(found, dict):
         raise Malformed("it is no JSON object")
     if _SURROGATE.search(text):
@@ -84,4 +84,4 @@ def _refuse_half_characters(found: dict[str, Any]) -> None:
 
 
 def _refuse_constant(_: str) -> NoReturn:
-    raise Malformed("it has a number that is none: NaN, or Infinity")
+    raise ValueError
