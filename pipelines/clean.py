@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 from pipelines.engine_choice import choose_engine_for_all
 from pipelines.job import (
@@ -65,7 +65,7 @@ __all__ = ["SAFETY_AGE_SECONDS", "Config", "Report", "run"]
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class Config(plans.PlannedConfig):
     """How to clean.
 
     Attributes:
@@ -87,11 +87,6 @@ class Config:
     older_than_seconds: float = SAFETY_AGE_SECONDS
     allow_recent: bool = False
     inventory: str | None = None
-    plan_to: str | None = None
-    plan: str | None = None
-    plan_options: Mapping[str, Any] | None = field(default=None, repr=False)
-    now_millis: int | None = None
-    reason: str | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)

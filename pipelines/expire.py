@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -57,7 +57,7 @@ __all__ = ["Config", "Report", "run"]
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class Config(plans.PlannedConfig):
     """The retention rules. A version expires only if none of the configured rules keeps it.
 
     Without a configured rule there are two: keep the newest 100, and keep those of the last 7 days. The newest version
@@ -77,11 +77,6 @@ class Config:
     engine: str = "auto"
     keep_last: int | None = None
     older_than_seconds: float | None = None
-    reason: str | None = None
-    plan_to: str | None = None
-    plan: str | None = None
-    plan_options: Mapping[str, Any] | None = field(default=None, repr=False)
-    now_millis: int | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -250,7 +245,7 @@ class _Expiration(JobRun[Config, Report]):
     def __post_init__(self) -> None:
         lake = self.lake
         config = self.config
-        self.now = clock.now_millis() if config.now_millis is None else config.now_millis
+        self.now = config.now()
         self.meter = Meter(lake.storage)
         acts = self.review is not dry_run
         self.retained: GcRoots = gc_roots(lake.backend, heal=acts)

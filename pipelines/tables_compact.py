@@ -8,7 +8,7 @@ them later.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final
@@ -51,7 +51,7 @@ _ALONE: Final = "left alone"
 
 
 @dataclass(frozen=True, slots=True)
-class Config(Policy):
+class Config(Policy, plans.PlannedConfig):
     """Which tables to compact, by which policy, and how.
 
     Attributes:
@@ -70,11 +70,6 @@ class Config(Policy):
     engine: str = "auto"
     settings: Settings = field(default_factory=Settings)
     budget_bytes: int | None = None
-    plan_to: str | None = None
-    plan: str | None = None
-    plan_options: Mapping[str, Any] | None = field(default=None, repr=False)
-    now_millis: int | None = None
-    reason: str | None = None
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,7 +76,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Config(Policy):
+class Config(Policy, plans.PlannedConfig):
     """Which tables to expire, and by which policy.
 
     Attributes:
@@ -89,11 +89,6 @@ class Config(Policy):
     """
 
     policies: tuple[Policy, ...] = ()
-    plan_to: str | None = None
-    plan: str | None = None
-    plan_options: Mapping[str, Any] | None = field(default=None, repr=False)
-    now_millis: int | None = None
-    reason: str | None = None
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -75,14 +75,30 @@ class PlanRow(NamedTuple):
     reason: str
 
 
-class _Planned(Protocol):
-    @property
-    def plan(self) -> str | None: ...
-    @property
-    def plan_to(self) -> str | None: ...
+@dataclass(frozen=True, kw_only=True)
+class PlannedConfig:
+    """The options of every job whose plan can be stored.
+
+    Attributes:
+        plan_to: URI to write the plan to, before it is reviewed; without a review nothing is done.
+        plan: URI of a plan to carry out, if it still holds: exactly that.
+        plan_options: storage options for these, and for an inventory; by default those of the lakehouse that apply.
+        now_millis: the time, for tests.
+        reason: why, for the history.
+    """
+
+    plan_to: str | None = None
+    plan: str | None = None
+    plan_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    now_millis: int | None = None
+    reason: str | None = None
+
+    def now(self) -> int:
+        """Return the time."""
+        return clock.now_millis() if self.now_millis is None else self.now_millis
 
 
-def review_of(config: _Planned, review: Review[R] | None, as_it_is: str) -> Review[R] | None:
+def review_of(config: PlannedConfig, review: Review[R] | None, as_it_is: str) -> Review[R] | None:
     """Return the review of a job that has plans: one that writes a plan, and has no review, is a dry run.
 
     Raises:

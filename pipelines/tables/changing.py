@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 from pipelines.job import JobRun, Meter
 from pipelines.sweep import plans
 from pipelines.tables.files import iceberg_tables
-from trinitylake_core import clock
 from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.keys import label
@@ -42,7 +41,7 @@ class TablesRun(JobRun[Any, _R], Generic[_P, _R]):
 
         config = self.config
         self.meter = Meter(self.lake.storage)
-        self.now: int = clock.now_millis() if config.now_millis is None else config.now_millis
+        self.now: int = config.now()
         self.policies = [(Pattern(each.pattern or "*"), each) for each in config.policies]
         self.plan: str | None = config.plan or config.plan_to
         self.options = plans.options_of(self.plan, config.plan_options, self.lake.storage)
