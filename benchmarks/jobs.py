@@ -204,7 +204,7 @@ def measure(way: str, folder: Path, files: int) -> dict[str, float]:
         catalog.run(f"SELECT count(*) FROM {catalog.name}.bench.t.files")  # noqa: S608 - Java compiles what it needs
         if way == _ORPHANS:
             return _measure(lambda: remove_orphan_files(catalog), files, way)
-        spark = catalog._spark  # noqa: SLF001 - the session that is there
+        spark = catalog.session
         return _measure(lambda: clean_tables(folder, spark), files, way)
 
 

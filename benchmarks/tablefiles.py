@@ -207,7 +207,7 @@ def measure(way: str, root: str, tables: int, prove: str) -> dict[str, Any]:
         if way == _PLAIN:
             row = _measure(root, tables, lambda: call_procedures(catalog, root, tables))
         else:
-            spark = catalog._spark  # noqa: SLF001 - the session that is there
+            spark = catalog.session
             row = _measure(root, tables, lambda: compact_by_job(root, "spark", prove, spark))
         return row | {"spark_first_s": first, "spark_before_s": before, "spark_after_s": scan_by_spark(catalog, tables)}
 

@@ -3,6 +3,7 @@
 from pipelines.session.spark import (
     LazySession,
     SessionConfig,
+    abandon_session,
     active_session,
     check_pyspark,
     end_session,
@@ -22,6 +23,7 @@ from pipelines.session.spark import (
 __all__ = [
     "LazySession",
     "SessionConfig",
+    "abandon_session",
     "active_session",
     "check_pyspark",
     "end_session",

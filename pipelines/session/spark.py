@@ -265,10 +265,14 @@ _CORE: Final[Mapping[str, str]] = {
     f"spark.executorEnv.{SAFE_PATH}": "1",
 }
 """What must be set before Spark starts."""
-_LOOPBACK: Final[Mapping[str, str]] = {
+_ONE_MACHINE: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.killOnFatalError.depth": "0",
 }
+"""For Java on this machine: its ports are for this machine, and a task that runs out of memory fails by itself. On a
+cluster such an executor ends and is replaced; here the driver would end, and with it what other tasks do.
+"""
 
 _SMALL_JAVA: Final[Mapping[str, str]] = {
     "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30",
@@ -392,6 +396,17 @@ def end_session(session: SparkSession) -> None:
     _shipped.discard(session)
     if is_connect(session) or not _forget_dead_java():
         session.stop()
+
+
+def abandon_session(session: SparkSession) -> None:
+    """Give up a session that answers no more: its Java process on this machine is ended if it has not ended itself."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - there is no public way
+    if process is not None and not is_connect(session):
+        process.kill()
+        process.wait()
+    end_session(session)
 
 
 def _forget_dead_java() -> bool:
@@ -698,7 +713,7 @@ def _settings(config: SessionConfig) -> dict[str, str]:
         cores = local_cores(config.master)
         if cores is not None:
             settings.update(java_settings(config.conf))
-            settings.update(_LOOPBACK)
+            settings.update(_ONE_MACHINE)
             settings[PARTITIONS] = str(PARTITIONS_PER_CORE * cores)
         if config.secret is not None:
             settings[SECRET] = config.secret
@@ -723,7 +738,7 @@ def _set_environment(config: SessionConfig) -> Iterator[None]:
         os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if local_cores(config.master) is not None:
-        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK["spark.driver.bindAddress"])
+        os.environ.setdefault("SPARK_LOCAL_IP", _ONE_MACHINE["spark.driver.bindAddress"])
         path = []
         for each in os.environ.get("PYTHONPATH", "").split(os.pathsep):
             if each:

@@ -21,12 +21,16 @@ from pyiceberg.exceptions import ForbiddenError, ValidationError
 from pyiceberg.table import Table
 
 from pipelines import expire, export, tables_clean, tables_compact, tables_expire, tables_health, verify
+from pipelines.session import SessionConfig, get_session
+from pipelines.session.iceberg import TESTED
+from pipelines.tables.compact import model
 from pipelines.tables.compact.decision import GroupRules
 from tests.hostile.lakehouse import with_fields
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, opened, rows, with_table
 from tests.support.lakes import FAST
 from tests.support.opened_files import watched
 from tests.support.respelled import local, respell_data, respell_lists, respell_manifests, rewrite_avro
+from tests.support.writers import pool
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
 from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
@@ -41,6 +45,7 @@ _MINE: Final = "a.mine"
 _THEIRS: Final = "hr.theirs"
 _RULES: Final = GroupRules(min_files=2)
 _CLEANING: Final = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
+_SECONDS: Final = 500
 _OUTSIDE: Final = "lies outside the places of its table"
 
 
@@ -367,6 +372,47 @@ def test_a_location_that_looks_like_that_of_another_root_leads_to_no_other_table
     assert ([_MINE], 0) == (list(compacted.left_alone) + list(compacted.failures), compacted.files_made)
     assert (False, 0) == (deep.ok, cleaned.deleted)
     assert any(_OUTSIDE in each.message for each in deep.findings), deep.findings
+
+
+@pytest.mark.slow
+def test_spark_opens_for_a_table_what_lies_in_its_places(tmp_path: Path) -> None:
+    """Iceberg's procedures follow links, wait for pipes, and open whatever a manifest names."""
+    catalog = new_iceberg(tmp_path)
+    theirs = with_table(catalog, _THEIRS, 1)
+    wrong: set[str] = set()
+    targets = {_secret(catalog)}
+    ways = [(place, respell_data) for place in _PLACES]
+    ways += [(place, respell) for place in ("another table", "/etc") for respell in (respell_manifests, respell_lists)]
+    for place, respell in ways:
+        name = f"a.wrong{len(wrong)}"
+        _, target = _name_a_place(catalog, name, tmp_path / name, place, respell)
+        wrong.add(name)
+        targets |= {target} - {None}
+    sound = {"a.sound"}
+    with_table(catalog, "a.sound", 1).append(rows(2))
+    for number, (what, change) in enumerate(_NEIGHBOURS.items()):
+        mine = with_table(catalog, f"a.neighbour{number}", 1)
+        mine.append(rows(2))
+        private = _beside(tmp_path / what, local(theirs.metadata_location) if "metadata" in what else _secret(catalog))
+        change(mine, private)
+        targets.add(private)
+        (wrong if what == "deletes" else sound).add(f"a.neighbour{number}")
+    with watched(targets) as opened, pool(1) as process:  # a Spark with Iceberg has a process of its own
+        failures = process.submit(_compact_on_spark, catalog.lakehouse.root).result(_SECONDS)
+    assert [] == opened
+    assert wrong == set(failures), failures
+    lake = TrinityLakeCatalog.over(catalog.lakehouse.refresh())
+    for name in sound:
+        assert [1, 2] == ids(lake.load_table(name))
+        assert 1 == len(lake.load_table(name).inspect.files())
+
+
+def _compact_on_spark(root: str) -> dict[str, str]:
+    lake = Lakehouse.open(root, storage_options=FAST)
+    spark = get_session(SessionConfig(master="local[2]", iceberg=TESTED))
+    settings = model.Settings(seconds=_SECONDS / 2)
+    how = tables_compact.Config(pattern="a.*", engine="spark", rules=_RULES, settings=settings)
+    return dict(tables_compact.run(lake, how, spark).failures)
 
 
 def test_what_the_operator_allows_for_a_table_is_read_for_it_and_for_no_other(tmp_path: Path) -> None:

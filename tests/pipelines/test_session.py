@@ -186,6 +186,7 @@ def test_a_session_is_small_quiet_and_local(spark: SparkSession) -> None:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executor.killOnFatalError.depth": "0",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.inMemoryColumnarStorage.batchSize": "16",
         "spark.sql.adaptive.enabled": "false",

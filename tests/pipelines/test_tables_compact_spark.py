@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, TimestampNanoType, TimestamptzNanoType, TimeType
+from pyspark import SparkContext
 
 from pipelines import expire, tables_clean, tables_compact, tables_expire
 from pipelines.job import NEVER_CANCELLED
-from pipelines.session import SessionConfig, get_session
+from pipelines.session import SessionConfig, get_session, lazy_session
 from pipelines.tables.compact import model, plan
 from pipelines.tables.compact import spark as engine
 from pipelines.tables.compact.decision import GroupRules, decide_table
@@ -133,7 +134,7 @@ def _with_equality_deletes(spark: _Spark, name: str) -> None:
     path = Path(location.removeprefix("file://")) / "data" / "equality.parquet"
     field = pa.field("x", pa.int64(), metadata={"PARQUET:field_id": "1"})
     pq.write_table(pa.table({"x": [1, 2]}, pa.schema([field])), path)
-    session = spark.catalog._spark
+    session = spark.catalog.session
     java = session._jvm.org.apache.iceberg
     table = java.spark.Spark3Util.loadIcebergTable(session._jsparkSession, f"{spark.catalog.name}.a.{name}")
     columns = session.sparkContext._gateway.new_array(session._jvm.int, 1)
@@ -192,6 +193,45 @@ def test_deletes_of_every_kind_evolved_schemas_and_specs_keep_their_rows(lake: L
         for name in ("v2", "v3"):
             found = connection.execute(f"SELECT x FROM l.a.{name} ORDER BY x").fetchall()
             assert [x for x in range(40) if x % 7 and x % 5] == [x for (x,) in found]
+
+
+def _end_java_once(root: str) -> dict[str, str]:
+    """Compact tables one after the other; Java ends when the first of them is rewritten. Return what became of them."""
+    names = ("t0", "t1", "t2")
+    with _started(root) as spark:
+        for name in names:
+            spark.run(f"CREATE TABLE l.a.{name} (x INT)")
+            for number in range(2):
+                spark.run(f"INSERT INTO l.a.{name} VALUES ({number})")
+        planned = [spark.plan(name) for name in names]
+    run = SparkCatalog.run
+    processes = {SparkContext._gateway.proc}
+
+    def end_and_run(catalog: SparkCatalog, statement: str) -> Any:
+        if "a.t0" in statement.replace("`", ""):
+            for each in processes:
+                each.kill()
+        processes.add(SparkContext._gateway.proc)
+        return run(catalog, statement)
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        lazy_session(SessionConfig(master="local[2]", iceberg="1.12.0")) as lazy,
+    ):
+        patch.setattr(SparkCatalog, "run", end_and_run)
+        made = engine.SparkRewriter(spark.lake, Settings(at_once=1), lazy, NEVER_CANCELLED)
+        try:
+            found = {each.table: each.outcome for each in made.rewrite(planned)}
+        finally:
+            made.close()
+    assert 2 == len(processes)
+    return found
+
+
+def test_where_spark_ends_the_other_tables_get_a_new_one(lake: Lakehouse) -> None:
+    """Else one table that ends it every night would be the only one that is ever begun."""
+    found = _with_spark(lake, _end_java_once)
+    assert {"a.t0": model.ENDED, "a.t1": model.DONE, "a.t2": model.DONE} == found
 
 
 def _rewrite_badly(root: str) -> None:

@@ -13,10 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from threading import Lock
 from typing import Any, Final
 
 from pipelines.job import Cancel, Session, start_spark
-from pipelines.session import missing_iceberg
+from pipelines.session import abandon_session, missing_iceberg
 from pipelines.tables.compact import model
 from pipelines.tables.compact.model import Outcome, PlannedTable, Settings
 from pipelines.tables.compact.predicate import MOST_PARTITIONS, NoPredicate, column_names, partitions_predicate
@@ -85,6 +86,7 @@ class SparkRewriter:
         self._has_looked = False
         self._ends = None if settings.seconds is None else time.monotonic() + settings.seconds
         self._held = ExitStack()
+        self._lock = Lock()
         self._catalog: SparkCatalog | None = None
 
     def why_not(self, table: PlannedTable) -> str | None:
@@ -110,15 +112,26 @@ class SparkRewriter:
         """Have each table rewritten, some at the same time; yield what became of it."""
         if not tables:
             return
-        catalog = self._connect()
         with ThreadPoolExecutor(self._settings.at_once, thread_name_prefix="compact-spark") as threads:
             try:
-                for outcome in threads.map(lambda each: _TableRewrite(self._lake, catalog, self, each).run(), tables):
+                for outcome in threads.map(self._rewrite_table, tables):
                     self.versions += outcome.commits
                     yield outcome
             except BaseException:
                 threads.shutdown(wait=True, cancel_futures=True)
                 raise
+
+    def _rewrite_table(self, table: PlannedTable) -> Outcome:
+        """Have a table rewritten. Where Spark ended meanwhile, the next table gets a new one, if we may start it."""
+        with self._lock:
+            catalog = self._connect()
+        outcome = _TableRewrite(self._lake, catalog, self, table).run()
+        if outcome.outcome == model.ENDED and callable(self._session):
+            with self._lock:
+                if self._catalog is catalog:  # no other table has noticed it before
+                    self.close()
+                    abandon_session(catalog.session)
+        return outcome
 
     @property
     def settings(self) -> Settings:

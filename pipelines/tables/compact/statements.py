@@ -46,6 +46,7 @@ class SparkCatalog:
 
     Attributes:
         name: of the catalog; it is in no other session.
+        session: the session.
         application_id: what Spark writes into the snapshots that it makes.
     """
 
@@ -63,11 +64,11 @@ class SparkCatalog:
         """
         refuse_session_without_iceberg(spark)
         self._is_connect = is_connect(spark)
-        self._spark = spark if self._is_connect else spark.newSession()
+        self.session = spark if self._is_connect else spark.newSession()
         self._cancel = cancel
         self._ends = ends
         self.name = f"compact_{secrets.token_hex(4)}"
-        self.application_id = self._spark.conf.get("spark.app.id") or ""
+        self.application_id = self.session.conf.get("spark.app.id") or ""
         # Here, and not in the configuration of the session: that one stands in lists of processes.
         prefix = f"spark.sql.catalog.{self.name}"
         # Rows of tables are many, and nobody knows how: what suits the queries of other jobs does not suit these.
@@ -75,7 +76,7 @@ class SparkCatalog:
         for key, value in {**endpoint, **_EACH}.items():
             self._settings[f"{prefix}.{key}"] = value
         for key, value in self._settings.items():
-            self._spark.conf.set(key, value)
+            self.session.conf.set(key, value)
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
         """Return the rows of a statement.
@@ -111,16 +112,16 @@ class SparkCatalog:
     def _collect(self, statement: str, tag: str) -> list[tuple[Any, ...]]:
         # Iceberg gives its jobs a group of its own; a tag stays on all that a statement starts.
         if self._is_connect:
-            self._spark.addTag(tag)
+            self.session.addTag(tag)
         else:
-            self._spark.sparkContext.addJobTag(tag)
-        return [tuple(row) for row in self._spark.sql(statement).collect()]
+            self.session.sparkContext.addJobTag(tag)
+        return [tuple(row) for row in self.session.sql(statement).collect()]
 
     def _interrupt(self, tag: str) -> None:
         if self._is_connect:
-            self._spark.interruptTag(tag)
+            self.session.interruptTag(tag)
         else:
-            self._spark.sparkContext.cancelJobsWithTag(tag)
+            self.session.sparkContext.cancelJobsWithTag(tag)
 
     def keeps_rows_of_manifests(self) -> bool:
         """Whether this Iceberg keeps the IDs of rows where it writes manifests again: none before 1.12 does.
@@ -129,7 +130,7 @@ class SparkCatalog:
         """
         if self._is_connect:
             return False
-        java: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - there is no other way to Java
+        java: Any = self.session.sparkContext._jvm  # noqa: SLF001 - there is no other way to Java
         release = _RELEASE.match(str(java.org.apache.iceberg.IcebergBuild.version()))
         return release is not None and (int(release[1]), int(release[2])) >= _KEEPS_ROWS
 
@@ -141,7 +142,7 @@ class SparkCatalog:
         """Take the catalog and its token out of the session."""
         for key in self._settings:
             with suppress(Exception):  # a session that has ended holds nothing
-                self._spark.conf.unset(key)
+                self.session.conf.unset(key)
 
 
 def _failure_of(error: Exception) -> StatementFailed | None:
@@ -150,12 +151,17 @@ def _failure_of(error: Exception) -> StatementFailed | None:
     Once Java has gone, py4j says so in its own words to those who wait for an answer, and in those of sockets to all
     who ask later.
     """
-    if isinstance(error, ConnectionError) or type(error).__name__ in _GONE:
+    is_gone = isinstance(error, ConnectionError) or type(error).__name__ in _GONE
+    if not is_gone and type(error).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
+        return None
+    text = ""
+    try:
+        text = f"{error}"
+    except Exception:  # noqa: BLE001 - py4j asks Java for the words
+        is_gone = True
+    if is_gone:
         text = "the process of Spark was killed, or ran out of memory, or its server does not answer"
-        return StatementFailed(text, has_ended=True)
-    if type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}:
-        return StatementFailed(f"{error}", has_ended=False)
-    return None
+    return StatementFailed(text, has_ended=is_gone)
 
 
 _GONE: Final = frozenset({"Py4JNetworkError", "Py4JClientSpecificError"})
