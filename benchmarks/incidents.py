@@ -54,6 +54,8 @@ _OWN_MOUNTS: Final = "TRINITYLAKE_OWN_MOUNTS"
 _DISK: Final = "2g"
 _LAKES: Final = 10
 _TABLES: Final = 10
+_YOUNG_MILLIS: Final = 8_000
+"""Versions that are younger never expire; transactions that are older are not committed."""
 _NOTICED_WITHIN: Final = 300.0
 _RETRIED_WITHIN: Final = 1500.0
 _SENT_WITHIN: Final = 150.0
@@ -462,13 +464,14 @@ def expire_too_much(scene: Scene) -> None:
     with acting_as("bob@laptop"), scene.lake.transaction(reason="clean up") as txn:
         txn.drop_namespace("sales", cascade=True)
     scene.change("later")
-    scene.run(["expire", scene.root, "--keep-last", "1", "--older-than", "0s"])
+    _expire(scene, 1)
     planned = scene.plan(EXPIRED, "restore", "--only")
     line = scene.evening.page.command(EXPIRED, "restore", "--only", "--dry-run")
     places = {"file:///data/lake": scene.root, "file:///backup/lake": scene.backup}
     scene.run([*(places.get(word, word) for word in line if word != "--dry-run"), "--expected-version", planned])
     scene.do(DROPPED, "verify", "--definitions")
     assert len(scene.lake.tables("sales")) == _TABLES
+    _move_backup(scene)
 
 
 def damage_a_definition(scene: Scene) -> None:
@@ -514,10 +517,16 @@ def set_a_bucket_back(scene: Scene, *, goes_on: bool = False) -> None:
     places = {"file:///data/lake": scene.root, "file:///backup/lake": scene.backup}
     scene.run([*(places.get(word, word) for word in line if word != "--dry-run"), "--expected-version", planned])
     scene.do(SET_BACK, "alter", "--accept")
+    _move_backup(scene)
+
+
+def _move_backup(scene: Scene) -> None:
+    """Give the backup a new root."""
     stanzas = scene.evening.read_stanzas()
     for each in stanzas["lakehouses"]:
         if each["name"] == scene.name:
-            each["backup"]["target"] += "-new"
+            each["backup"]["target"] = f"{scene.backup.rstrip('/')}-new"
+            scene.backup = scene.evening.backups[scene.name] = each["backup"]["target"]
     scene.evening.write_stanzas(yaml.safe_dump(stanzas))
     scene.told.steps.append("a new root for the backup in lakehouses.yaml")
 
@@ -726,16 +735,17 @@ def expire_the_data(scene: Scene) -> None:
     """Delete a file of a table that an older version needs."""
     catalog = icebergs.opened(scene.root)
     orders = icebergs.with_table(catalog, "shop.orders", 1, 2)
-    good = scene.version
+    assert scene.evening.maintain(scene.name)["status"] == "SUCCESS"
+    good = Lakehouse.open(scene.backup, storage_options=scene.options).version
     orders.overwrite(icebergs.rows(9))
-    scene.run(["expire", scene.root, "--keep-last", "2", "--older-than", "0s"])  # `doctor` looks at the oldest version
+    _expire(scene, scene.version - good + 1)  # `doctor` looks at the oldest version
     snapshot = orders.metadata.snapshots[0]
     gone = Path(snapshot.manifest_list.removeprefix("file://"))
     data, scene.begun = gone.read_bytes(), time.time()
     gone.unlink()
     told = scene.do(DATA, "doctor")
     assert "shop.orders" in told, told
-    told = scene.do(DATA, "tables", "clean", "--dry-run")
+    told = scene.do(DATA, "tables", "clean", "--dry-run", code=4)
     assert gone.name in told, told
     gone.write_bytes(data)
     scene.told.steps.append("the file under its name")
@@ -747,13 +757,20 @@ def expire_the_data(scene: Scene) -> None:
     assert icebergs.ids(icebergs.opened(scene.root).load_table("shop.orders")) == [1, 2]
 
 
+def _expire(scene: Scene, keep: int) -> None:
+    """Let versions expire, but for the newest ones."""
+    time.sleep(_YOUNG_MILLIS / 1000)
+    told = scene.run(["expire", scene.root, "--keep-last", str(keep), "--older-than", "0s"])
+    assert "expired" in told, told
+
+
 def let_the_bill_grow(scene: Scene) -> None:
     """Let old snapshots of a table weigh more than what is read. What is younger than the rules stays."""
     catalog = icebergs.opened(scene.root)
     table = icebergs.with_table(catalog, "shop.orders", 0, properties={"history.expire.max-snapshot-age-ms": "1000"})
     for number in range(1, 5):
         table.overwrite(icebergs.rows(number))
-    time.sleep(1.1)
+    time.sleep(_YOUNG_MILLIS / 1000)
     assert "shop.orders" in scene.do(BILL, "tables", "health")
     scene.do(BILL, "tables", "expire")
     scene.do(BILL, "compact")
@@ -811,7 +828,7 @@ def turns() -> dict[str, str]:
 
 
 def _make(root: str, options: dict[str, Any]) -> None:
-    lake = Lakehouse.create(root, storage_options=options, **SMALL)
+    lake = Lakehouse.create(root, storage_options=options, txn_ttl_millis=_YOUNG_MILLIS, **SMALL)
     for namespace in ("sales", "finance", "logs"):
         with acting_as("etl@airflow"), lake.transaction(reason=f"set up {namespace}") as txn:
             txn.create_namespace(namespace)
