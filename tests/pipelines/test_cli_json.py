@@ -16,6 +16,7 @@ from pipelines import cli, register, tables_health
 from pipelines.cli.contents import ENTRIES
 from pipelines.cli.program import JSON_VERSION
 from pipelines.cli.report import to_json
+from pipelines.export import Damage
 from tests.support.clock import Clock
 from tests.support.transcript import SCENARIO, prepare, roots_in
 from trinitylake_core import Lakehouse
@@ -159,6 +160,11 @@ def test_the_health_of_tables_is_what_is_declared() -> None:
     assert [] == list(mismatches(DECLARED["tables health"], to_json(done), "tables health", set()))
 
 
+def test_what_an_export_cannot_copy_is_what_is_declared() -> None:
+    for damage in (Damage("a", "garbage", 1, 2, None), Damage("a", "garbage", None, None, "early")):
+        assert [] == list(mismatches(DECLARED["Damage"], to_json(damage), "Damage", set()))
+
+
 def test_the_version_of_the_contract_is_that_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--version", "--json"], ["--json", "--version"]):
         assert 0 == cli.main(words)
@@ -183,7 +189,7 @@ def test_what_differs_is_found(declared: Any, value: Any, wrong: str) -> None:
     assert [wrong] == list(mismatches(declared, value, "x", set()))
 
 
-_RARE = ("Hole", "Errors", "load iceberg:NAME", "serve", "tables compact", "tables health", "try", "ui")
+_RARE = ("Damage", "Hole", "Errors", "load iceberg:NAME", "serve", "tables compact", "tables health", "try", "ui")
 RARE = {field for name in _RARE for field in declared_fields(DECLARED[name], name)}
 RARE |= {field for field in declared_fields(DECLARED["verify"], "verify") if field.startswith("verify.unseen[]")}
 """Declared, and printed only where something is wrong or damaged, by another catalog, or when a server ends."""
