@@ -866,11 +866,9 @@ def running(folder: Path, chosen: Sequence[str]) -> Iterator[Evening]:
     lake_of = turns()
     small = [lake_of[each] for each in chosen if INCIDENTS[each][1] is fill_the_backup]
     folder.chmod(0o755)  # PostgreSQL and the units are other users
-    host, database = folder / "host", folder / "database"
-    for each in (host, database):
-        each.mkdir()
-        _mount(f"size={_DISK},mode=755", each)
     with (
+        _disk(folder / "host") as host,
+        _disk(folder / "database") as database,
         run_moto(folder) as server,
         Misbehaving(server.endpoint) as way,
         webhook() as told,
@@ -904,6 +902,17 @@ def running(folder: Path, chosen: Sequence[str]) -> Iterator[Evening]:
         finally:
             for name in small:
                 subprocess.run(["umount", "-l", str(folder / f"{name}-backup-disk")], check=False)  # noqa: S607
+
+
+@contextmanager
+def _disk(path: Path) -> Iterator[Path]:
+    """Make a disk, and yield where it is."""
+    path.mkdir()
+    _mount(f"size={_DISK},mode=755", path)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=False)  # noqa: S607
 
 
 @contextmanager
