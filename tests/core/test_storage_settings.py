@@ -19,6 +19,8 @@ from trinitylake_core.errors import InvalidInput, OutcomeUnknown, StorageDenied,
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.options import file_io_properties
 from trinitylake_core.storage import open_storage
+from trinitylake_core.storage.s3_options import S3Options
+from trinitylake_core.storage.s3_settings import resolve
 
 pytestmark = pytest.mark.s3
 
@@ -193,6 +195,32 @@ def test_a_server_without_a_proxy(server: SlowS3, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("no_proxy", excluded)
     do_everything(server, {**KEYS, "endpoint_url": server.endpoint, "region": "eu-west-7"})
+
+
+def test_a_server_at_an_address_of_ipv6_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", ELSEWHERE)
+    monkeypatch.setenv("no_proxy", "localhost,::1")
+    assert resolve("lakes", S3Options.take({**KEYS, "endpoint_url": "http://[::1]:9000"})).proxy is None
+
+
+@pytest.mark.parametrize("region", ["eu-west-7", "my_region"])
+def test_names_of_a_server_and_a_region_with_an_underscore(monkeypatch: pytest.MonkeyPatch, region: str) -> None:
+    """As services of Docker Compose have; botocore itself takes neither."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", ELSEWHERE)
+    settings = resolve("lakes", S3Options.take({**KEYS, "endpoint_url": "http://minio_1:9000", "region": region}))
+    assert ("http://minio_1:9000", region, True) == (settings.endpoint, settings.region, settings.path_style)
+
+
+@pytest.mark.parametrize("region", ["", "us-east-1"])
+def test_the_first_region_has_a_server_of_its_own(monkeypatch: pytest.MonkeyPatch, region: str) -> None:
+    """That for all regions is elsewhere: a private network may reach the own one only."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", region)
+    settings = resolve("lakes", S3Options.take(KEYS))
+    assert ("https://s3.us-east-1.amazonaws.com", "us-east-1", False) == (
+        settings.endpoint,
+        settings.region,
+        settings.path_style,
+    )
 
 
 @pytest.mark.parametrize(

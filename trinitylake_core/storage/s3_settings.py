@@ -175,16 +175,21 @@ def resolve(bucket: str, options: S3Options) -> S3Settings:
         _refuse_endpoint(options.endpoint)
     with _explain_errors(options):
         session = botocore.session.Session(profile=options.profile)
-        quiet = botocore.config.Config(signature_version=botocore.UNSIGNED)
-        given = {"region_name": options.region, "endpoint_url": options.endpoint}
-        known = {name: each for name, each in given.items() if each}
-        meta = session.create_client("s3", config=quiet, **known).meta
+        region = options.region or session.get_config_variable("region") or _DEFAULT_REGION
+        quiet = botocore.config.Config(
+            signature_version=botocore.UNSIGNED,
+            ignore_configured_endpoint_urls=True if options.endpoint else None,
+            s3={"us_east_1_regional_endpoint": "regional"},
+        )
+        # With an endpoint of the options it is not asked where the region is: it takes no names with an underscore.
+        asked = _DEFAULT_REGION if options.endpoint else region
+        meta = session.create_client("s3", asked, config=quiet).meta
         style = (session.get_scoped_config().get("s3") or {}).get("addressing_style")
         bundle = session.get_config_variable("ca_bundle")
         checksums = options.checksums or session.get_config_variable("request_checksum_calculation")
         credentials = None if options.anonymous else _credentials(session, options)
     _refuse_other_servers(meta.config, session.profile or "default")
-    endpoint: str = meta.endpoint_url
+    endpoint: str = options.endpoint or meta.endpoint_url
     _refuse_endpoint(endpoint)
     is_aws = (urlsplit(endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
     path_style = options.path_style
@@ -198,7 +203,7 @@ def resolve(bucket: str, options: S3Options) -> S3Settings:
     return S3Settings(
         bucket=bucket,
         endpoint=endpoint.rstrip("/"),
-        region=_DEFAULT_REGION if meta.region_name == _ANY_REGION else meta.region_name,
+        region=_DEFAULT_REGION if region == _ANY_REGION else region,
         path_style=path_style or "." in bucket,
         credentials=credentials,
         verify=verify,
@@ -235,10 +240,14 @@ def _credentials(session: Any, options: S3Options) -> Credentials:
 
 def _proxy(options: S3Options, endpoint: str) -> str | None:
     """Return the proxy for a server: of the options, else of the environment unless ``no_proxy`` names the server."""
+    from urllib.request import proxy_bypass  # noqa: PLC0415
+
     from botocore.utils import get_environ_proxies  # noqa: PLC0415
 
     if options.proxy is not None:
         return options.proxy or None
+    if proxy_bypass(urlsplit(endpoint).hostname or ""):  # botocore compares ``[::1]:9000``, which nobody writes
+        return None
     proxies = get_environ_proxies(endpoint)
     proxy: str | None = proxies.get(urlsplit(endpoint).scheme) or proxies.get("all")
     if proxy is None or "://" in proxy:
