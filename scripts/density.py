@@ -1,4 +1,4 @@
-"""How dense the code of the product is: a stranger should be able to read each function once.
+"""How dense and how large the house is: a stranger should be able to read each function once, and all of it some day.
 
     .venv/bin/python scripts/density.py           a table by package; exit code 1 above one of the limits
     .venv/bin/python scripts/density.py --list    also every function above a limit, the densest first
@@ -10,6 +10,9 @@ Three figures say where code has to be decoded instead of read:
 * **bare participles**: functions named ``seen`` or ``counted`` do not say what they do, and with what.
 
 The limits below only ever go down. Lines are free: a step of its own, with a name for its result, lowers the first two.
+
+Three more say how large it is: syntax nodes of the product (no line break changes them), lines of tests, words of pages.
+A feature takes the place of something. One that cannot raises a limit, in a commit that says what users get for it.
 """
 
 from __future__ import annotations
@@ -31,6 +34,11 @@ MAX_NODES_A_LINE: Final = 8.98
 """Of the whole product."""
 MAX_DENSE_FUNCTIONS: Final = 0
 MAX_PARTICIPLES: Final = 6
+MAX_NODES: Final = 474_000
+"""Of the whole product. 0.1.0 had 429,000."""
+MAX_TEST_LINES: Final = 79_000
+MAX_WORDS: Final = 53_800
+"""Of README.md and of all pages in docs/."""
 
 DENSE_NODES_A_LINE: Final = 16
 """Above this a function of :data:`DENSE_FROM_LINES` code lines is dense."""
@@ -82,6 +90,15 @@ class Measures:
         return self.nodes / max(1, self.lines)
 
 
+@dataclass(frozen=True)
+class Size:
+    """How much there is of something, and how much there may be."""
+
+    what: str
+    amount: int
+    limit: int
+
+
 def main(arguments: list[str]) -> int:
     """Print the table, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -94,7 +111,10 @@ def main(arguments: list[str]) -> int:
     print_table(packages, total)
     if options.list:
         print_functions(total)
-    exceeded = list(exceeded_limits(total))
+    sizes = measure_sizes(total)
+    for size in sizes:
+        print(f"{size.amount:,} {size.what}, at most {size.limit:,}")
+    exceeded = [*exceeded_limits(total), *exceeded_sizes(sizes)]
     for sentence in exceeded:
         print(sentence, file=sys.stderr)
     return 1 if exceeded else 0
@@ -200,6 +220,25 @@ def exceeded_limits(total: Measures) -> Iterator[str]:
         yield f"{len(total.dense)} dense functions are more than {MAX_DENSE_FUNCTIONS}: {advice}"
     if len(total.participles) > MAX_PARTICIPLES:
         yield f"{len(total.participles)} bare participles are more than {MAX_PARTICIPLES}: {advice}"
+
+
+def measure_sizes(total: Measures) -> list[Size]:
+    """Return the sizes of the product, of the tests and of the pages."""
+    tests = sum(len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py"))
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    words = sum(len(page.read_text().split()) for page in pages)
+    return [
+        Size("syntax nodes of the product", total.nodes, MAX_NODES),
+        Size("lines of tests", tests, MAX_TEST_LINES),
+        Size("words of pages", words, MAX_WORDS),
+    ]
+
+
+def exceeded_sizes(sizes: Iterable[Size]) -> Iterator[str]:
+    """Yield a sentence for each size that is above its limit."""
+    for size in sizes:
+        if size.amount > size.limit:
+            yield f"{size.amount:,} {size.what} are more than {size.limit:,}: what can go for what has come?"
 
 
 if __name__ == "__main__":

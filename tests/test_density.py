@@ -40,3 +40,8 @@ def test_a_function_is_dense_only_if_it_is_long(density: ModuleType) -> None:
 @pytest.mark.parametrize("name", ["seen", "_counted", "written", "left_out", "need", "read", "report_seen", "content"])
 def test_a_participle_alone_is_no_name(density: ModuleType, name: str) -> None:
     assert (name in {"seen", "_counted", "written"}) == density.is_bare_participle(name)
+
+
+def test_what_is_too_large_is_said(density: ModuleType) -> None:
+    small, large = density.Size("words", 3, 3), density.Size("lines", 4, 3)
+    assert ["4 lines are more than 3: what can go for what has come?"] == [*density.exceeded_sizes([small, large])]
