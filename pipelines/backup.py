@@ -18,7 +18,9 @@ from typing import Any
 
 from pipelines import verify
 from pipelines.copy.damaged_files import is_sound
-from pipelines.engine_choice import SPARK_FROM_OBJECTS, expected_engine, work_in
+from pipelines.engine import Engine
+from pipelines.engine_choice import choose_engine_for_all
+from pipelines.integrity.digest import digest
 from pipelines.integrity.findings import Finding
 from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.summary import Table, count, findings_table
@@ -130,9 +132,9 @@ def run(
         target = open_storage(target_root, storage_options)
     lake.refresh()
     lake.backend.versions.refuse_hole(lake.version)
+    engine = choose_engine_for_all(config.engine, spark, lake.root_node)
     watch = Stopwatch()
-    expected = expected_engine(config.engine, spark, work_in(lake.root_node), SPARK_FROM_OBJECTS)
-    facts: dict[str, Any] = {"engine": expected}
+    facts: dict[str, Any] = {}
     problems: list[str] = []
     backup, problem = _open_backup(target)
     if backup is not None:
@@ -141,12 +143,13 @@ def run(
     if problem is not None:
         problems.append(problem)
     elif backup is not None:
-        problems += _compare_digests(lake, backup, facts, progress)
+        problems += _compare_digests(engine, lake, backup, facts, progress)
         watch.lap("compare")
         problems += _verify(
             target,
             lake,
             config,
+            engine.name,
             spark,
             facts,
             progress,
@@ -156,6 +159,7 @@ def run(
     return Report(
         source=lake.root,
         target=target.root,
+        engine=engine.name,
         source_version=lake.version,
         problems=problems,
         seconds=watch.seconds,
@@ -214,6 +218,7 @@ def _find_hole(backup: Lakehouse) -> str | None:
 
 
 def _compare_digests(
+    engine: Engine,
     lake: Lakehouse,
     backup: Lakehouse,
     facts: dict[str, Any],
@@ -227,11 +232,9 @@ def _compare_digests(
             "be compared; export again"
         )
         return
-    progress("digest", 0, 2)
-    facts["source_digest"] = source.digest()
-    progress("digest", 1, 2)
+    facts["source_digest"] = digest(engine, source, progress)
     try:
-        facts["digest"] = backup.digest()
+        facts["digest"] = digest(engine, backup, progress)
     except Corrupt as error:
         yield f"the backup cannot be read: {error}; export to another root URI, this one is damaged"
         return
@@ -246,6 +249,7 @@ def _verify(
     target: Storage,
     lake: Lakehouse,
     config: Config,
+    engine: str,
     spark: Session,
     facts: dict[str, Any],
     progress: Progress,
@@ -254,12 +258,11 @@ def _verify(
         verify.ALL,
         oldest=lake.root_node.oldest_version,
         definitions=config.definitions,
-        engine=config.engine,
+        engine=engine,
         tables=EVERY if config.tables else None,
         deep=config.tables,
     )
     done = verify.run(target, how, spark, progress=progress)
-    facts["engine"] = done.engine
     facts["findings"] = done.findings
     facts["versions_verified"] = len(done.versions)
     facts["nodes_read"] = done.nodes_read

@@ -11,7 +11,7 @@ Three figures say where code has to be decoded instead of read:
 
 The limits below only ever go down. Lines are free: a step of its own, with a name for its result, lowers the first two.
 
-Three more say how large it is: syntax nodes of the product (no line break changes them), lines of tests, words of pages.
+Three more say how large it is: syntax nodes of the product (no line break changes them), lines of tests, words of docs.
 A feature takes the place of something. One that cannot raises a limit, in a commit that says what users get for it.
 """
 

@@ -1,4 +1,4 @@
-"""Whether a backup could take the place of its lakehouse."""
+"""Whether a backup could take the place of its lakehouse; and the content digest on Spark."""
 
 from __future__ import annotations
 

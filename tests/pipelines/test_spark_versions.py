@@ -39,14 +39,16 @@ def _all_jobs(directory: Path, *first: Path) -> dict[str, Any]:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_every_job_reports_the_same_on_spark_3_5(tmp_path: Path, old_spark: Path) -> None:
-    """From the same lakehouse: counts, changes, versions; and what is left is intact."""
+    """From the same lakehouse: counts, digests, changes, versions; and what is left is intact."""
     (tmp_path / "new").mkdir()
     filled(new_lake(tmp_path / "new", order=8), tables=120, changes=6)
     shutil.copytree(tmp_path / "new", tmp_path / "old")
     new, old = _all_jobs(tmp_path / "new"), _all_jobs(tmp_path / "old", old_spark)
     assert ("4", "3.5") == (new.pop("spark")[0], old.pop("spark")[:3])
     assert [] == new["violations"]
-    assert {"compaction", "verify", "diff", "load", "stats", "export", "rollback", "expire", "clean"} < set(new)
+    assert {"compaction", "digest", "verify", "diff", "load", "stats", "export", "rollback", "expire", "clean"} < set(
+        new
+    )
     assert new == old
 
 

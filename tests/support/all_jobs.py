@@ -14,6 +14,7 @@ import pyspark
 
 from pipelines import clean, compaction, diff, expire, export, load, rollback, stats, verify
 from pipelines.engine import open_engine
+from pipelines.integrity.digest import digest
 from pipelines.job import dry_run
 from pipelines.session import SessionConfig, lazy_session
 from tests.support.lakes import FAST
@@ -37,7 +38,7 @@ def _told(spark: Any, lake: Lakehouse, directory: Path) -> Any:
     start = lake.version
     done = compaction.run(lake, compaction.Config(engine="spark", tasks=3), spark)
     yield "compaction", [done.messages_after, done.proved, done.nodes_read, done.nodes_written, done.height_after]
-    lake.refresh()
+    yield "digest", [digest(open_engine(engine, spark), lake.refresh()) for engine in ("spark", "local")]
     seen = verify.run(lake, verify.Config(versions="all", definitions=True), spark)
     yield "verify", [seen.ok, seen.nodes_read, seen.definitions_read, seen.definitions_proved, seen.versions]
     changes = diff.run(lake.at(version=start - 5), lake, diff.Config(engine="spark"), spark)
