@@ -146,7 +146,7 @@ def run(
         problems += _compare_digests(engine, lake, backup, facts, progress)
         watch.lap("compare")
         problems += _verify(
-            target,
+            backup,
             lake,
             config,
             engine.name,
@@ -246,7 +246,7 @@ def _compare_digests(
 
 
 def _verify(
-    target: Storage,
+    backup: Lakehouse,
     lake: Lakehouse,
     config: Config,
     engine: str,
@@ -254,6 +254,7 @@ def _verify(
     facts: dict[str, Any],
     progress: Progress,
 ) -> Iterator[str]:
+    target = backup.storage
     how = verify.Config(
         verify.ALL,
         oldest=lake.root_node.oldest_version,
@@ -275,8 +276,10 @@ def _verify(
             place = ""
         else:
             place = f" ({first.file})"
-        newest = facts["version"]
-        lost = [each for each in done.findings if _is_lost(lake, target, each, newest)]
+        lost = []
+        if "digest" in facts:  # else the newest version cannot be read
+            needed = {each.path for each in backup.objects()}
+            lost = [each for each in done.findings if each.file not in needed and _is_lost(lake, backup, each)]
         facts["is_lost_here"] = len(lost) == len(done.findings) + done.more
         if facts["is_lost_here"]:
             yield (
@@ -291,18 +294,19 @@ def _verify(
         )
 
 
-def _is_lost(lake: Lakehouse, target: Storage, finding: Finding, newest: int) -> bool:
+def _is_lost(lake: Lakehouse, backup: Lakehouse, finding: Finding) -> bool:
     """Return whether a finding is about a file that the lakehouse has no better, and no newest version needs.
 
+    REQUIRES: no object of the newest version has its definition there: of one the first version is known that has it.
     Two ``get``.
     """
     known = finding.versions
-    is_old = bool(known) and known[-1] < newest
+    is_old = bool(known) and known[-1] < backup.version
     if finding.snapshot is None and not is_old:
         return False
     path = finding.file
     ours = lake.storage.read_or_missing(path)
-    theirs = target.read_or_missing(path)
+    theirs = backup.storage.read_or_missing(path)
     return ours == theirs or not is_sound(path, ours)
 
 

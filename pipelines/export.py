@@ -143,7 +143,8 @@ class Plan:
         table_files: files of tables to copy; ``table_files_elsewhere`` lie outside the root and are not.
         tables_lacking: tables of which the copy will lack files, by label, each with a reason.
         kept: files that are missing or damaged here, and sound at the target, where they stay: nodes and roots. When
-            the export has ended, definitions, too.
+            the export has ended, definitions, too, and each that is another file here than at the target, which proves
+            by its checksum what it is.
         lost: versions that are marked as lost (``mend``): of these only the roots are copied.
         damaged: files that neither the lakehouse nor the copy has, and the newest version does not need. When the
             export has ended, definitions that are damaged, too.
@@ -190,7 +191,7 @@ class Plan:
             names = first_of(self.kept, _NAMED)
             yield (
                 f"missing or damaged here, and sound in the copy, which keeps them: {count(len(self.kept), 'file')}: "
-                f"{names}; `trinitylake mend {source} --from {target} --reason REASON` puts them back"
+                f"{names}; `trinitylake mend {source} --from {target} --reason REASON` puts back what `verify` names"
             )
         for damage in self.damaged[:_NAMED]:
             yield (
@@ -463,6 +464,12 @@ class _Export(JobRun[Config, Report]):
         if len(self.garbage) > before:
             todo = self.compare_files(engine)
         self.note_damage(todo)
+        if self.to_mark:  # what they reach is of no interest then, and hides what else needs the same
+            self.half_lost = [each for each in self.half_lost if each not in self.to_mark]
+            self.damaged.clear()
+            self.looked_at.clear()
+            todo = self.compare_files(engine)
+            self.note_damage(todo)
         return todo
 
     def note_damage(self, todo: FilesToCopy) -> None:

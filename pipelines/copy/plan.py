@@ -401,7 +401,7 @@ class CopyPlan:
         self.progress(f"copy {kind}s", 0, count)
         if not count:
             return 0, 0, 0
-        query = f"""SELECT path, coalesce(size, there) AS size, first, last FROM compared
+        query = f"""SELECT path, coalesce(size, there) AS size, there, first, last FROM compared
             WHERE kind = {kind!r} AND {_TO_COPY}"""
         files = self.engine.sql(query, compared=compared)
         files.learn_count(count)

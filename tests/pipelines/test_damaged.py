@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import backup, clean, compaction, export, stats, verify
+from pipelines import backup, clean, compaction, export, mend, stats, verify
 from pipelines import expire as expire_job
 from pipelines.cli import main
 from pipelines.job import Cancel, dry_run
@@ -296,6 +296,60 @@ def test_what_neither_side_has_is_named_and_the_rest_is_backed_up(
         assert 0 == main(["mend", lake.root, *lost, "--reason", "incident", "--engine", "local"])
     assert 0 == main(words)
     assert backup.run(reopened(lake), copy, backup.Config(engine="local")).ok
+
+
+def test_a_snapshot_is_named_in_the_night_in_which_the_versions_that_need_the_same_are_given_up(tmp_path: Path) -> None:
+    """The first export after `mend --lost` ended with 0, and the next one with 1."""
+    lake, copy = filled(new_lake(tmp_path), tables=28), (tmp_path / "copy").as_uri()
+    good, bad = lake.version, compacted(lake)
+    lake.refresh().create_snapshot("monthly")
+    path = min(set(bad.node.children) - set(lake.at(version=good).root_node.node.children))
+    lake.refresh().rollback(version=good, reason="incident")
+    Surgery(lake.root, lake.definition.order).remove(path)
+    config = export.Config(history=True, engine="local")
+    (damage,) = export.run(lake.refresh(), copy, config, storage_options=FAST).plan.damaged
+    assert (path, bad.version, bad.version + 1) == (damage.file, damage.first_version, damage.last_version)
+    mend.run(lake, mend.Config("incident", lost=(bad.version, bad.version + 1), engine="local"))
+    for _ in range(2):
+        done = export.run(lake.refresh(), copy, config, storage_options=FAST)
+        assert [(path, "monthly")] == [(each.file, each.snapshot) for each in done.plan.damaged]
+
+
+def test_a_definition_that_proves_itself_in_the_copy_is_never_replaced(tmp_path: Path) -> None:
+    """By one that lost its end, and with it the checksum, which parses like those of 0.1.0; or by another object's."""
+    lake, copy = filled(new_lake(tmp_path), tables=28), (tmp_path / "copy").as_uri()
+    with lake.transaction() as txn:
+        txn.alter_table("ns0", "t000", properties={"owner": "ada"})
+    config = export.Config(history=True, engine="local")
+    export.run(lake.refresh(), copy, config, storage_options=FAST)
+    here, there = (Surgery(root, lake.definition.order) for root in (lake.root, copy))
+    path, other, cut = [each.path for each in lake.objects() if each.name in {"t000", "t001", "t002"}]
+    good = there.listing()
+    here.write(other, here.read(path))
+    here.write(cut, here.read(cut)[:-19])
+    with lake.transaction() as txn:
+        txn.create_namespace("later")
+    done = export.run(lake.refresh(), copy, config, storage_options=FAST)
+    assert ({other, cut}, True) == (set(done.plan.kept), done.plan.is_whole)
+    assert [good[other], good[cut]] == [there.read(other), there.read(cut)]
+
+
+def test_a_definition_of_the_newest_version_that_is_damaged_at_both_sides_is_no_loss_of_older_ones(
+    tmp_path: Path,
+) -> None:
+    """Where a definition is damaged, the version that named it first is known; later ones need it, too."""
+    lake, copy = filled(new_lake(tmp_path), tables=28), (tmp_path / "copy").as_uri()
+    config = export.Config(history=True, engine="local")
+    export.run(lake, copy, config, storage_options=FAST)
+    path = min(each.path for each in lake.objects() if each.kind == "table")
+    for root in (lake.root, copy):
+        surgery = Surgery(root, lake.definition.order)
+        surgery.write(path, bytes(len(surgery.read(path))))
+    with lake.transaction() as txn:
+        txn.create_namespace("later")
+    export.run(lake.refresh(), copy, config, storage_options=FAST)
+    proved = backup.run(lake, copy, backup.Config(engine="local"))
+    assert (False, False) == (proved.ok, proved.is_lost_here), proved.problems
 
 
 def test_a_storage_that_cuts_an_answer_short_gives_up_no_version(tmp_path: Path) -> None:
