@@ -160,6 +160,10 @@ def _request(route: str, namespace: str, table: str, view: str, method: str) -> 
         ("principals:\n  a: {token_sha256: H0, write: [' sales']}", r"line 2: a\.write\.0: no name matches ' sales'"),
         ("principals:\n  a: {token_sha256: H0, write: ['sales..t']}", "no name matches 'sales..t'"),
         ("principals:\n  a: {token_sha256: H0, write: ['']}", "no name matches ''"),
+        (
+            "principals:\n  a: {token_sha256: H0, write: {'': ['*']}}",
+            r"line 2: a\.write: no lakehouse has an empty name",
+        ),
         ("principals:\n  a: {token_sha256: H0, write: ['a.b\\c']}", "no name matches"),
         ("principals:\n  a: {token_sha256: H0, rate: 0}", r"line 2: a\.rate: "),
         ("principals:\n  a: {token_sha256: H0, rate: true}", r"line 2: a\.rate: "),

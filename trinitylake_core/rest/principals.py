@@ -341,7 +341,11 @@ def _refuse_unmatched(pattern: str) -> str:
 
 
 def _by_lakehouse(rule: Any) -> Any:
-    return rule if isinstance(rule, dict) else {_ALL: rule}
+    if not isinstance(rule, dict):
+        return {_ALL: rule}
+    if _ALL in rule:
+        raise ValueError("no lakehouse has an empty name")
+    return rule
 
 
 def _refuse_colon(name: str) -> str:
