@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pipelines.tables.compact.statements import quote_name, quote_text
 
 MOST_PARTITIONS: Final = 200
 """A predicate of more partitions would take Spark longer to plan than it saves."""
 _ARGUMENT: Final = re.compile(r"(bucket|truncate)\[([0-9]+)\]")
+_SUFFIXES: Final = {"float": "F", "double": "D"}
 _OF_TIME: Final = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
 
 
@@ -20,20 +22,31 @@ class NoPredicate(Exception):
     """A partition that SQL cannot name."""
 
 
+class _Column(NamedTuple):
+    """A column: its name, ready for SQL, and its type, a text or what is nested."""
+
+    name: str
+    kind: Any
+
+
 def column_names(document: Mapping[str, Any]) -> dict[int, str]:
     """Return the names of the columns of a table's current schema by their IDs, ready for SQL."""
+    return {number: each.name for number, each in _columns_of(document).items()}
+
+
+def _columns_of(document: Mapping[str, Any]) -> dict[int, _Column]:
     schemas = {each.get("schema-id", 0): each for each in document.get("schemas") or [document.get("schema", {})]}
-    found: dict[int, str] = {}
-    _add_names(schemas[document.get("current-schema-id", 0)], "", found)
+    found: dict[int, _Column] = {}
+    _add_columns(schemas[document.get("current-schema-id", 0)], "", found)
     return found
 
 
-def _add_names(struct: Mapping[str, Any], prefix: str, found: dict[int, str]) -> None:
+def _add_columns(struct: Mapping[str, Any], prefix: str, found: dict[int, _Column]) -> None:
     for field in struct.get("fields") or ():
         name = prefix + quote_name(field["name"])
-        found[field["id"]] = name
+        found[field["id"]] = _Column(name, field["type"])
         if isinstance(field["type"], dict):
-            _add_names(field["type"], f"{name}.", found)
+            _add_columns(field["type"], f"{name}.", found)
 
 
 def partitions_predicate(
@@ -45,12 +58,12 @@ def partitions_predicate(
 
     Raises ``NoPredicate``: a column that was dropped, a transform or a value that SQL has no words for.
     """
-    names = column_names(document)
+    columns = _columns_of(document)
     specs = {each["spec-id"]: each["fields"] for each in document.get("partition-specs") or ()}
     alternatives: list[str] = []
     for spec_id, values in partitions:
         conditions = [
-            _condition(each, names, catalog, values) for each in specs[spec_id] if each["transform"] != "void"
+            _condition(each, columns, catalog, values) for each in specs[spec_id] if each["transform"] != "void"
         ]
         if not conditions:
             return ""
@@ -58,14 +71,16 @@ def partitions_predicate(
     return " OR ".join(f"({each})" for each in dict.fromkeys(alternatives))
 
 
-def _condition(field: Mapping[str, Any], names: Mapping[int, str], catalog: str, values: Mapping[str, Any]) -> str:
-    column = names.get(field["source-id"])
+def _condition(
+    field: Mapping[str, Any], columns: Mapping[int, _Column], catalog: str, values: Mapping[str, Any]
+) -> str:
+    column = columns.get(field["source-id"])
     if column is None:
         raise NoPredicate("a column that it is partitioned by was dropped")
     value = values[field["name"]]
     if value is None:
-        return f"{column} IS NULL"
-    return f"{_apply_transform(field['transform'], column, catalog)} = {_literal(value)}"
+        return f"{column.name} IS NULL"
+    return f"{_apply_transform(field['transform'], column.name, catalog)} = {_literal(value, column.kind)}"
 
 
 def _apply_transform(transform: str, column: str, catalog: str) -> str:
@@ -80,8 +95,8 @@ def _apply_transform(transform: str, column: str, catalog: str) -> str:
     return f"{function}.{match[1]}({match[2]}, {column})"
 
 
-def _literal(value: Any) -> str:
-    """Return a value of a partition as a literal of SQL."""
+def _literal(value: Any, kind: Any) -> str:
+    """Return a value of a partition as a literal of SQL, for a column of a type."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
@@ -90,6 +105,21 @@ def _literal(value: Any) -> str:
         return quote_text(value)
     if isinstance(value, Decimal):
         return f"{value:f}BD"
-    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+    if isinstance(value, bytes | bytearray):
+        return f"X'{value.hex()}'"
+    if isinstance(value, float) and math.isfinite(value) and kind in _SUFFIXES:
+        return f"{value!r}{_SUFFIXES[kind]}"
+    if isinstance(value, dt.datetime):
+        return _time_literal(value, kind)
+    if isinstance(value, dt.date):
         return f"DATE '{value.isoformat()}'"
     raise NoPredicate(f"SQL has no exact literal for a partition of {type(value).__name__}")
+
+
+def _time_literal(value: dt.datetime, kind: Any) -> str:
+    """Return a time as a literal. Spark hands out a time with a zone as one of this machine, without it."""
+    if kind == "timestamptz":
+        return f"TIMESTAMP '{value.astimezone(dt.UTC).isoformat(' ')}'"
+    if kind == "timestamp":
+        return f"TIMESTAMP_NTZ '{value.isoformat(' ')}'"
+    raise NoPredicate(f"SQL has no exact literal for a partition of a time in a column of type {kind}")
