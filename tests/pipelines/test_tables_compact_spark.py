@@ -491,3 +491,38 @@ def _read_foreign_types(root: str) -> None:
 
 def test_spark_reads_no_table_with_a_column_of_which_the_plan_says_so(lake: Lakehouse) -> None:
     _with_spark(lake, _read_foreign_types)
+
+
+_PARTITIONS: Final = {
+    "timestamps": ("TIMESTAMP", "timestamp_seconds(1700000000 + k)", "p"),
+    "plain_times": ("TIMESTAMP_NTZ", "CAST(timestamp_seconds(1700000000 + k) AS TIMESTAMP_NTZ)", "p"),
+    "floats": ("FLOAT", "CAST(k / 3 - 1 AS FLOAT)", "p"),
+    "doubles": ("DOUBLE", "k / 3 - 1", "p"),
+    "bytes": ("BINARY", "CAST(concat('o', k) AS BINARY)", "p"),
+    "first_bytes": ("BINARY", "CAST(concat(k, 'bc') AS BINARY)", "truncate(2, p)"),
+}
+"""Types of a column, its values by a number, and the partition."""
+
+
+def _merge_any_partitions(root: str) -> None:
+    with _started(root) as spark:
+        for name, (kind, value, partition) in _PARTITIONS.items():
+            spark.run(
+                f"CREATE TABLE l.a.{name} (x BIGINT, p {kind}) PARTITIONED BY ({partition}) "
+                f"TBLPROPERTIES ('format-version' = '2', {_MERGE_ON_READ})"
+            )
+            for begin in (0, 8):
+                numbers = f"(SELECT id, id % 4 AS k FROM range({begin}, {begin + 8}, 1, 1))"
+                spark.run(f"INSERT INTO l.a.{name} SELECT id, {value} FROM {numbers}")
+            spark.run(f"DELETE FROM l.a.{name} WHERE x IN (4, 5)")
+            rows = spark.rows(name)
+            planned = spark.plan(name)
+            some = replace(planned, groups=tuple(each for each in planned.groups if each.delete_files))
+            assert 2 == len(some.groups)
+            [done] = spark.compact(some, prove=model.HASH)
+            assert (model.DONE, model.HASH, 4, 2) == (done.outcome, done.proved, done.files, done.after), (name, done)
+            assert (rows, {0: 6}) == (spark.rows(name), spark.files(name)), name
+
+
+def test_partitions_of_any_type_with_deletes_are_merged_and_no_others(lake: Lakehouse) -> None:
+    _with_spark(lake, _merge_any_partitions)
