@@ -494,12 +494,12 @@ def test_spark_reads_no_table_with_a_column_of_which_the_plan_says_so(lake: Lake
 
 
 _PARTITIONS: Final = {
-    "timestamps": ("TIMESTAMP", "timestamp_seconds(1700000000 + k)", "p"),
-    "plain_times": ("TIMESTAMP_NTZ", "CAST(timestamp_seconds(1700000000 + k) AS TIMESTAMP_NTZ)", "p"),
+    "times": ("TIMESTAMP", "timestamp_seconds(1700000000 + k)", "p"),
+    "plain": ("TIMESTAMP_NTZ", "CAST(timestamp_seconds(1700000000 + k) AS TIMESTAMP_NTZ)", "p"),
     "floats": ("FLOAT", "CAST(k / 3 - 1 AS FLOAT)", "p"),
     "doubles": ("DOUBLE", "k / 3 - 1", "p"),
     "bytes": ("BINARY", "CAST(concat('o', k) AS BINARY)", "p"),
-    "first_bytes": ("BINARY", "CAST(concat(k, 'bc') AS BINARY)", "truncate(2, p)"),
+    "first": ("BINARY", "CAST(concat(k, 'bc') AS BINARY)", "truncate(2, p)"),
 }
 """Types of a column, its values by a number, and the partition."""
 
