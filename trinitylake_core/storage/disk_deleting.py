@@ -105,6 +105,7 @@ class _Deletion:
         except OSError as error:
             if error.errno in MISSING:
                 result.missing.append(path)
+                result.failed.pop(path, None)  # which it was while there was no descriptor
                 return
             result.failed[path] = explain(error)
             if error.errno in _FULL:
