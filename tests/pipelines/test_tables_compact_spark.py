@@ -234,6 +234,42 @@ def test_where_spark_ends_the_other_tables_get_a_new_one(lake: Lakehouse) -> Non
     assert {"a.t0": model.ENDED, "a.t1": model.DONE, "a.t2": model.DONE} == found
 
 
+def _fail_to_rewrite(root: str) -> list[Outcome]:
+    """Compact tables: no file of the first can be read, a partition of the second cannot, the third is frozen first."""
+    with _started(root) as spark:
+        planned = []
+        for name, partitions in (("t0", 1), ("t1", 2), ("t2", 1)):
+            spark.run(f"CREATE TABLE l.a.{name} (x INT, p INT) PARTITIONED BY (p)")
+            for number in range(3):
+                spark.run(f"INSERT INTO l.a.{name} SELECT {number}, id FROM range({partitions})")
+            planned.append(replace(spark.plan(name), manifests=2))
+        for each in planned[:2]:
+            file = Path(each.groups[0].paths[0].removeprefix("file:"))
+            data = file.read_bytes()
+            file.write_bytes(data[:4] + bytes(len(data) - 12) + data[-8:])
+        found = spark.compact(*planned[:2])
+        call = engine._TableRewrite._call
+
+        def call_while_frozen(self: Any, *given: str) -> list[tuple[Any, ...]]:
+            spark.lake.refresh().freeze(reason="a test")
+            told = call(self, *given)
+            spark.lake.refresh().thaw()
+            engine._TableRewrite._call = call  # type: ignore[method-assign]
+            return told
+
+        engine._TableRewrite._call = call_while_frozen  # type: ignore[method-assign, assignment]
+        return [*found, *spark.compact(planned[2])]
+
+
+def test_what_spark_did_not_rewrite_is_not_done_although_manifests_were_merged(lake: Lakehouse) -> None:
+    """Iceberg tells of files that it could not read by a number alone, and of commits that it lost not at all."""
+    found = _with_spark(lake, _fail_to_rewrite)
+    assert [model.UNREADABLE, model.UNREADABLE, model.LOST] == [each.outcome for each in found], found
+    assert [(0, 0), (1, 3), (0, 0)] == [(each.partitions, each.files) for each in found], found
+    assert [(1, 0), (2, 0), (1, 1)] == [(each.commits, each.conflicts) for each in found], found
+    assert ["files (3)" in each.reason for each in found] == [True, True, False], found
+
+
 def _rewrite_badly(root: str) -> None:
     with _started(root) as spark:
         spark.run("CREATE TABLE l.a.t (x INT, p INT) PARTITIONED BY (p)")
@@ -300,9 +336,10 @@ def _rewrite_beside_an_expiry(root: str) -> None:
             spark.run(f"INSERT INTO l.a.t VALUES ({number})")
         call = engine._TableRewrite._call
 
-        def call_and_expire(self: Any, *given: str) -> None:
-            call(self, *given)
+        def call_and_expire(self: Any, *given: str) -> list[tuple[Any, ...]]:
+            told = call(self, *given)
             tables_expire.run(spark.lake.refresh(), tables_expire.Config(older_than_seconds=0, keep_last=1))
+            return told
 
         engine._TableRewrite._call = call_and_expire  # type: ignore[method-assign, assignment]
         [unproved] = spark.compact(spark.plan("t"), prove=model.HASH)

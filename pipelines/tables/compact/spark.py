@@ -236,31 +236,43 @@ class _TableRewrite:
     # -- procedures --------------------------------------------------------------------------------
 
     def _call_procedures(self, before: SnapshotReader) -> Outcome | None:
-        """Call the procedures one after the other; return why they ended early. What is committed by then stays."""
+        """Call the procedures one after the other; return what failed. What is committed by then stays."""
+        failed = 0
         try:
             if self._table.groups:
-                self._rewrite_files(before)
+                failed = self._rewrite_files(before)
             if self._merges_manifests():
                 self._call("rewrite_manifests", "use_caching => false")
         except StatementTimeout as error:
             return replace(self._failed, outcome=model.TIMEOUT, reason=str(error))
         except StatementFailed as error:
             return self._outcome_of(error)
-        return None
+        if not failed:
+            return None
+        why = f"Spark could not rewrite files ({failed:,}), damaged or too large for its memory: its log says why"
+        return replace(self._failed, reason=why)
 
     def _merges_manifests(self) -> bool:
         """Whether manifests are written again: not if that would give the rows of other files new IDs."""
         return self._table.format_version < _WITH_LINEAGE or self._catalog.keeps_rows_of_manifests()
 
-    def _rewrite_files(self, before: SnapshotReader) -> None:
-        """Have the files of the plan rewritten, and delete files that apply to nothing any more dropped."""
+    def _rewrite_files(self, before: SnapshotReader) -> int:
+        """Have the files of the plan rewritten, and delete files that apply to nothing any more dropped.
+
+        Return how many files Spark could not rewrite: with partial progress that is no error. Commits that are lost
+        are not among them.
+        """
+        failed = 0
         for table in self._tables_of_calls():
             where = self._where(table, before)
             only_these = [f"where => {quote_text(where)}"] if where else []
-            self._call("rewrite_data_files", *self._arguments(table, before, is_exact=bool(where)), *only_these)
+            arguments = self._arguments(table, before, is_exact=bool(where))
+            [(_, _, _, of_groups, *_)] = self._call("rewrite_data_files", *arguments, *only_these)
+            failed += of_groups
             if table.delete_files:
                 # Without `rewrite-all` it leaves up to four delete files of a partition, also if nothing is below them.
                 self._call("rewrite_position_delete_files", "options => map('rewrite-all', 'true')", *only_these)
+        return failed
 
     def _tables_of_calls(self) -> Iterator[PlannedTable]:
         """Yield the table with the groups whose deletes go, and with the others: one call treats all files alike."""
@@ -271,11 +283,11 @@ class _TableRewrite:
             if some:
                 yield replace(self._table, groups=some)
 
-    def _call(self, procedure: str, *arguments: str) -> None:
+    def _call(self, procedure: str, *arguments: str) -> list[tuple[Any, ...]]:
         # Of two parts Iceberg takes the first for a catalog if there is one of that name, so ours is named, too.
         name = self._catalog.table(self._table.identifier)
         given = ", ".join((f"table => {quote_text(name)}", *arguments))
-        self._catalog.run(f"CALL {self._catalog.name}.system.{procedure}({given})")
+        return self._catalog.run(f"CALL {self._catalog.name}.system.{procedure}({given})")
 
     def _arguments(self, table: PlannedTable, before: SnapshotReader, *, is_exact: bool) -> list[str]:
         """Return what tells Iceberg how to rewrite files; ``is_exact``: a predicate says of which partitions.
@@ -359,19 +371,20 @@ class _TableRewrite:
         removed, added = self._files_changed_by(after, runs)
         done = replace(
             stopped or replace(self._failed, outcome=model.DONE),
-            partitions=len(self._table.groups),
+            partitions=len(self._table.groups) - left,
             files=len(removed),
             after=len(added),
             bytes=sum(each.size for each in removed.values()),
             bytes_after=sum(each.size for each in added.values()),
             commits=sum(self._is_ours(each) for each in after.since(before) or ()),
-            conflicts=left,
             manifests=self._table.manifests,
         )
         if not (done.reason or self._merges_manifests()):
             done = replace(done, reason=_OLD_ICEBERG)
         if left and not stopped:
-            done = replace(done, reason=f"{left} of {len(self._table.groups)} partitions were lost to writers")
+            kind = model.DONE if done.partitions else model.LOST
+            why = f"{left} of {len(self._table.groups)} partitions were lost to writers"
+            done = replace(done, outcome=kind, reason=why, conflicts=left)
         if self._settings.prove == model.UNPROVED:
             return done
         try:
@@ -391,8 +404,8 @@ class _TableRewrite:
     def _groups_left(self, after: SnapshotReader) -> int:
         """Return how many groups of the plan are as they were, although Iceberg would have rewritten them.
 
-        With partial progress it ignores commits that fail, and reports no failure. Of files that only deletes concern
-        nothing can be told: it rewrites those to which a delete applies by its sequence number.
+        With partial progress it ignores commits that fail, and reports no failure of theirs. Of files that only
+        deletes concern nothing can be told: it rewrites those to which a delete applies by its sequence number.
         """
         if after.current is None:
             return 0
