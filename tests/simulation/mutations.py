@@ -386,7 +386,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(destination, "settle_boundary"): _blind_settling}, ("export-again", "export-old")
     ),
     "a version that expired meanwhile is not called damaged": Mutation(
-        lambda: {(export._Export, "run"): export._Export.copy_reviewed}, ("export-history", "expire")
+        lambda: {(export._Export, "refuse_gone"): lambda *_: None}, ("export-history", "expire")
     ),
     "a damaged root is passed over": Mutation(
         lambda: {(RootFiles, "readable_roots"): _only_whole_roots}, ("recover-older", "expire-some")
