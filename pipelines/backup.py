@@ -278,7 +278,8 @@ def _verify(
             place = f" ({first.file})"
         lost = []
         if "digest" in facts:  # else the newest version cannot be read
-            needed = {each.path for each in backup.objects()}
+            broken_files = {each.file for each in done.findings}  # few, and the objects may be millions
+            needed = {each.path for each in backup.objects() if each.path in broken_files}
             lost = [each for each in done.findings if each.file not in needed and _is_lost(lake, backup, each)]
         facts["is_lost_here"] = len(lost) == len(done.findings) + done.more
         if facts["is_lost_here"]:
