@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,26 @@ FIELDS: Final = (
     *("snapshots", "retention", "orphans", "tables", "assets", "backup", "export", "timeout"),
 )
 """The fields of a stanza; what they may hold is checked by those who use them."""
+_OTHER_FIELDS: Final = """\
+warehouse: `root` says where a lakehouse is
+uri: `root` says where a lakehouse is
+path: `root` says where a lakehouse is
+location: `root` says where a lakehouse is
+storage: `storage_options: {endpoint_url: ...}`
+retention_days: `retention: {older_than: 7d}`
+retention.days: `retention: {older_than: 7d}`
+keep_last: `retention: {keep_last: 100}`
+orphan_removal: `orphans: {older_than: 3d}`
+orphans.enabled: leave out `orphans`, and no orphan is removed
+retention.enabled: leave out `retention`, and no version expires
+cron: `schedules: {maintenance: "0 3 * * *"}`
+compaction.schedule: `schedules: {maintenance: "0 3 * * *"}`
+compaction.cron: `schedules: {maintenance: "0 3 * * *"}`
+notifications.slack_webhook: `webhook` receives failures as JSON
+notifications.slack: `webhook` receives failures as JSON
+notifications.url: `webhook` receives failures as JSON
+"""
+"""What people write that no field is called, and what they mean."""
 _HERE: Final = "{here}"
 _COPIES: Final = ("backup", "export")
 _STANZAS: Final = re.compile(r"^lakehouses:\s*$", re.MULTILINE)
@@ -126,10 +146,8 @@ def raw_stanzas(text: str, path: Path, raw: Mapping[str, Any] | None = None, *, 
         raise ConfigError(f"{path}: lakehouses: required, but missing: a list of lakehouses")
     numbers: dict[str, int] = {}
     for number, stanza in enumerate(stanzas):
-        name = None
-        if isinstance(stanza, Mapping):
-            name = stanza.get("name")
-        if not isinstance(name, str):
+        name = name_of(stanza)
+        if name is None:
             continue  # who uses the stanza reports it
         first = numbers.setdefault(name, number)
         if first != number and not may_repeat:
@@ -142,18 +160,24 @@ def raw_stanzas(text: str, path: Path, raw: Mapping[str, Any] | None = None, *, 
     return stanzas
 
 
+def describe_unknown(field: str, known: Iterable[str]) -> str:
+    """Return what is told of a field that does not exist: it may be another one, by another name or misspelt."""
+    words = dict(line.split(": ", 1) for line in _OTHER_FIELDS.splitlines())
+    if field in words:
+        return f"unknown field; {words[field]}"
+    close = difflib.get_close_matches(field, known, n=1)
+    if close and "." not in field:
+        return f"unknown field; did you mean {close[0]!r}?"
+    return "unknown field"
+
+
 def refuse_unknown_fields(raw: Any, where: str) -> None:
     """Raise ``ConfigError`` for a field of a stanza that does not exist: it may be another one, misspelt."""
     if not isinstance(raw, Mapping):
         return  # who uses the stanza reports it
     for field in map(str, raw):
-        if field in FIELDS:
-            continue
-        hint = ""
-        close = difflib.get_close_matches(field, FIELDS, n=1)
-        if close:
-            hint = f"; did you mean {close[0]!r}?"
-        raise ConfigError(f"{where}: {field}: unknown field{hint}")
+        if field not in FIELDS:
+            raise ConfigError(f"{where}: {field}: {describe_unknown(field, FIELDS)}")
 
 
 def quick_stanza(text: str, path: Path, name: str) -> Any:
@@ -200,12 +224,16 @@ def _fill_in(fields: Any, name: str, here: str) -> None:
         fields[name] = fields[name].replace(_HERE, here)
 
 
+def name_of(raw: Any) -> str | None:
+    """Return the name of a stanza; ``None`` if it has none, or one that is no text."""
+    name = raw.get("name") if isinstance(raw, Mapping) else None
+    return name if isinstance(name, str) and name else None
+
+
 def label(raw: Any, number: int) -> str:
     """Return the name of a stanza in an error: its name, or else its number from 1."""
-    name = None
-    if isinstance(raw, Mapping):
-        name = raw.get("name")
-    if isinstance(name, str) and name:
+    name = name_of(raw)
+    if name is not None:
         return f"lakehouse {name!r}"
     return f"lakehouse number {number}"
 

@@ -11,6 +11,9 @@ _BEGIN: Final = "with lake.transaction() as txn: "
 _UNDO: Final = "rollback(version='HEAD~1', reason='...') returns to the version before; dry_run=True shows the plan"
 _CLEAN: Final = "from pipelines import clean; clean.run(lake, clean.Config())"
 _COMPACT: Final = "from pipelines import compaction; compaction.run(lake, compaction.Config())"
+_EXPIRE: Final = (
+    "from pipelines import expire; expire.run(lake, expire.Config(keep_last=100, older_than_seconds=7 * 86_400))"
+)
 _OF_READERS: Final = {
     "list_namespaces": "namespaces() lists them",
     "list_tables": "tables() lists them, tables(namespace) those of one namespace",
@@ -63,8 +66,8 @@ OF_LAKEHOUSES: Final = {
     "catalog": _ROWS,
     "compact": _COMPACT,
     "optimize": _COMPACT,
-    "expire": "from pipelines import expire; expire.run(lake, expire.Config())",
-    "expire_snapshots": "from pipelines import expire; expire.run(lake, expire.Config())",
+    "expire": _EXPIRE,
+    "expire_snapshots": _EXPIRE,
     "clean": _CLEAN,
     "vacuum": _CLEAN,
     "gc": _CLEAN,

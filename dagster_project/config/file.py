@@ -25,7 +25,9 @@ from pipelines.lakehouses import (
     FILE_NAME,
     VARIABLE,
     ConfigError,
+    describe_unknown,
     label,
+    name_of,
     named_file,
     parse_fields,
     quick_stanza,
@@ -123,7 +125,7 @@ def _validate_model(model: type[M], raw: Any, where: str) -> M:
         for each in error.errors(include_url=False, include_input=False, include_context=False):
             field, message = ".".join(str(part) for part in each["loc"]), each["msg"].removeprefix("Value error, ")
             if each["type"] == "extra_forbidden":
-                message = "unknown field"
+                message = describe_unknown(field, model.model_fields)
             elif each["type"] == "missing":
                 message = "required, but missing"
             elif message.startswith(("Input ", "Tuple ", "List ")):
@@ -239,12 +241,6 @@ def _check_together(stanzas: Sequence[Any], path: Path) -> Known:
             roots[each.root] = each.name
     _refuse_shared_targets(good, bad, roots, path)
     return Known(good, bad, openable, frozenset(nameless))
-
-
-def name_of(raw: Any) -> str | None:
-    """Return the name of a stanza; ``None`` if it has none, or one that is no text."""
-    name = raw.get("name") if isinstance(raw, Mapping) else None
-    return name if isinstance(name, str) and name else None
 
 
 def _describe_repeated(name: str, path: Path) -> str:

@@ -442,7 +442,7 @@ class Command(click.Command):
                 if name == ROOT:
                     hint = f"; pass it, or set {ROOT_VARIABLE}"
                 else:
-                    hint = ""
+                    hint = f": `{self.entry.synopsis}`"
                 raise click.UsageError(f"{name} is missing{hint}", ctx)
         for (name, _), given in zip_longest(arguments, words):
             ctx.params[name.lower()] = given

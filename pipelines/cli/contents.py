@@ -123,6 +123,9 @@ log: history
 versions: history
 list: ls
 describe: show
+describe namespace: show
+describe table: show
+describe view: show
 cat: show
 info: stats
 check: verify
@@ -159,13 +162,14 @@ _OPTION_ALIASES: Final = """\
 """
 
 
-def _read_aliases(table: str) -> dict[str, str]:
+def read_aliases(table: str) -> dict[str, str]:
+    """Return what stands in front of the colons of a text, and what stands behind them."""
     return dict(line.split(": ") for line in table.splitlines())
 
 
-ALIASES: Final = _read_aliases(_ALIASES)
+ALIASES: Final = read_aliases(_ALIASES)
 """Words that call a command of another name: those that mean one thing alone, and take its arguments."""
-OPTION_ALIASES: Final = _read_aliases(_OPTION_ALIASES)
+OPTION_ALIASES: Final = read_aliases(_OPTION_ALIASES)
 """Likewise options, of commands that have the one and not the other."""
 ENTRIES: Final = {each.name: each for section in SECTIONS.values() for each in section}
 

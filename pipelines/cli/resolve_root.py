@@ -108,7 +108,7 @@ def root_of(text: str) -> tuple[str, dict[str, Any]]:
         where = f"no {FILE_NAME} here or above"
     else:
         where = f"{path} lists {', '.join(known) or 'none'}"
-    hint = f"for a new one write {'./' + text!r}"
+    hint = f"ROOT comes before other words; for a new one write {'./' + text!r}"
     raise InvalidInput(f"there is no lakehouse named {text!r} ({where}), nor a directory; {hint}")
 
 

@@ -71,7 +71,19 @@ lakehouses:
         ("name: a", "lakehouse 'a': root: required, but missing"),
         ("{name: 'a b', root: 'file:///x'}", "lakehouse 'a b': name: 'a b' must be 1 to 63 letters"),
         ("{name: a, root: lake}", "lakehouse 'a': root: root URI 'lake' has no scheme"),
-        ("{name: a, root: 'file:///x', rot: 1}", "lakehouse 'a': rot: unknown field"),
+        ("{name: a, root: 'file:///x', rot: 1}", "lakehouse 'a': rot: unknown field; did you mean 'root'?"),
+        (
+            "{name: a, root: 'file:///x', retention_days: 7}",
+            "retention_days: unknown field; `retention: {older_than: 7d}`",
+        ),
+        (
+            "{name: a, root: 'file:///x', orphan_removal: {}}",
+            "orphan_removal: unknown field; `orphans: {older_than: 3d}`",
+        ),
+        (
+            "{name: a, root: 'file:///x', orphans: {enabled: false}}",
+            "orphans.enabled: unknown field; leave out `orphans`",
+        ),
         ("{name: a, root: 'file:///x', owners: [bob]}", "lakehouse 'a': owners.0: 'bob' is not a valid owner"),
         (
             "{name: a, root: 'file:///x', schedules: {maintenance: often}}",
@@ -92,6 +104,10 @@ lakehouses:
         (
             "{name: a, root: 'file:///x', compaction: {costs: {hour: 1}}}",
             "compaction.costs: unknown field",
+        ),
+        (
+            "{name: a, root: 'file:///x', compaction: {schedule: x}}",
+            "compaction.schedule: unknown field; `schedules: {m",
         ),
         ("{name: a, root: 'file:///x', compaction: {root_bytes: 0}}", "compaction.root_bytes: input should be greater"),
         ("{name: a, root: 'file:///x', orphans: {older_than: 1h}}", "orphans.older_than: must be at least 1d"),
@@ -123,6 +139,14 @@ def test_every_mistake_is_told_at_once() -> None:
         ("- a", "must be a mapping with the field 'lakehouses'"),
         ("lakehouses: []", "lakehouses: must list at least one lakehouse"),
         ("other: 1", "lakehouses: required, but missing"),
+        (
+            "lakehouses: []\nnotifications: {slack_webhook: x}",
+            "slack_webhook: unknown field; `webhook` receives failures",
+        ),
+        (
+            "lakehouses: [{name: a, warehouse: 'file:///x'}]",
+            "warehouse: unknown field; `root` says where a lakehouse is",
+        ),
     ],
 )
 def test_a_file_that_is_no_list_of_lakehouses(text: str, said: str) -> None:

@@ -82,7 +82,10 @@ def find_object(lake: Lakehouse, text: str, *, kind: str | None = None, namespac
         found.append(ObjectEntry(name.kind, name.namespace, name.name, key, path))
     if not found:
         shown = text if namespace is None else f"{namespace}.{text}"
-        raise ObjectNotFound(f"there is no {kind or 'object'} {shown!r} in version {lake.version}")
+        raise ObjectNotFound(
+            f"there is no {kind or 'object'} {shown!r} in version {lake.version}; "
+            "`ls` lists what is there, `show --version V` reads another version"
+        )
     if len(found) > 1:
         meant = ", ".join(f"{each.kind} {each.name or ''!r} in {each.namespace!r}" for each in found)
         raise InvalidInput(f"{text!r} is ambiguous: {meant}; choose one with --kind or --namespace")
