@@ -17,11 +17,8 @@ import pyarrow as pa
 
 from pipelines.engine import Engine
 from pipelines.engine.counting import (
-    CountedWork,
     ask_of_given,
-    refuse_lost,
-    sum_counts,
-    with_counts,
+    keep_mapped,
     without_counts,
 )
 from pipelines.engine.model import TEXT, Row
@@ -198,18 +195,12 @@ def _compare(
     ranges = [{"lo": span.lo, "hi": span.hi} for span in spans]
     rows = engine.table(ranges, SPAN)
     work = partial(_compare_spans, old=TreeRoot.of(old), new=TreeRoot.of(new))
-    found = engine.map(
-        CountedWork(work, _ROW, "lo"),
-        rows,
-        with_counts(_ROW),
-        old.storage,
-        new.storage,
-        each=1,
-    ).keep(repeatable=True)
+    asked = ask_of_given(ranges, "lo")
+    # counted before the first change is shown
+    found, counts, _ = keep_mapped(
+        engine, "ranges of keys", work, rows, "lo", asked, _ROW, old.storage, new.storage, each=1
+    )
     try:
-        asked = ask_of_given(ranges, "lo")
-        counts, _ = sum_counts(engine, found)
-        refuse_lost("ranges of keys", asked, counts)  # before the first change is shown
         progress("compare", counts.kept, None)
         made = found.stream(few=counts.kept <= _FEW)
         for row in without_counts("ranges of keys", asked, made):

@@ -47,7 +47,6 @@ from trinitylake_core.table_places import Located
 __all__ = ["Config", "Policy", "Report", "Settings", "run"]
 _AS_IT_IS: Final = "--plan cannot be combined with a PATTERN, --dry-run or --plan-to"
 _NO_PLAN: Final = "manifests cannot be combined with a stored plan, which names files: leave one of them out"
-_ALONE: Final = "left alone"
 
 
 @dataclass(frozen=True, slots=True)

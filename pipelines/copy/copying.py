@@ -127,15 +127,15 @@ def copy_new(
             data = _sound(source, path)
             check(path, data)
         except Corrupt:
-            if _is_sound(target, path, check):
+            if _check_file(target, path, check) is not None:
                 return 0, 0, 0, path, None, None
             if last is None or last >= needed:
                 raise
-            if _is_sound(source, path, check):
+            if _check_file(source, path, check) is not None:
                 raise StorageError(f"{path} was read differently each time; try again") from None
             return 0, 0, 0, path, row["first"], last
         # What lost its checksum with its end parses, as what was written before there were checksums does.
-        if row["there"] is not None and _proves_itself(target, path, check):
+        if row["there"] is not None and _check_file(target, path, check):
             return 0, 0, 0, path, None, None
         target.write_many([(path, data)])
         try:
@@ -165,21 +165,15 @@ def copy_new(
     yield 0, 0, at_source.requests() + at_target.requests(), None, None, None
 
 
-def _is_sound(storage: Storage, path: str, check: Check) -> bool:
-    """Return whether a file is there and what a file of its name holds. One ``get``."""
-    try:
-        check(path, storage.read(path))
-    except (Corrupt, FileMissing):
-        return False
-    return True
+def _check_file(storage: Storage, path: str, check: Check) -> bool | None:
+    """Return whether a file proves by its checksum that it is the one of its name. One ``get``.
 
-
-def _proves_itself(storage: Storage, path: str, check: Check) -> bool:
-    """Return whether a file is there and proves by its checksum that it is the one of its name. One ``get``."""
+    ``None``: it is missing, or not what a file of its name holds.
+    """
     try:
         return check(path, storage.read(path))
     except (Corrupt, FileMissing):
-        return False
+        return None
 
 
 def _portions(rows: Iterator[Row]) -> Iterator[list[Row]]:

@@ -18,7 +18,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from pipelines.engine.model import LONG, READ_AHEAD, Engine, GroupWork, Row, Rows, Work
+from pipelines.engine.model import LONG, READ_AHEAD, Engine, GroupWork, Kept, Row, Rows, Work
 from trinitylake_core.errors import StorageError
 from trinitylake_core.storage import Storage
 
@@ -214,6 +214,47 @@ def stream_counted(
     counted = CountedWork(work, made, key)
     found = engine.map(counted, rows, with_counts(made), *storages, each=each)
     return without_counts(what, asked, found.stream(few=True))
+
+
+class Mapped(NamedTuple):
+    """What work made of a table, kept, its counts, and the other columns of the query that counted it."""
+
+    rows: Rows
+    counts: Counts
+    sums: dict[str, Any]
+
+
+def keep_mapped(
+    engine: Engine,
+    what: str,
+    work: Work,
+    rows: Rows,
+    key: str,
+    asked: Asked,
+    made: pa.Schema,
+    *storages: Storage,
+    by: str = "",
+    more: Sequence[str] = (),
+    repeatable: bool = True,
+    progress: Kept | None = None,
+    each: int = READ_AHEAD,
+) -> Mapped:
+    """Keep, ``by`` some columns, what work makes of a table, which asks so much of it by a column; one query counts it.
+
+    ``more`` are other columns of that query. ``progress`` is called with how many rows the work was given, as far as
+    that is known in this process. Raises ``StorageError``: the engine lost rows.
+    """
+    counted = CountedWork(work, made, key)
+
+    def report_given(_: int) -> None:
+        if progress is not None:
+            progress(counted.given)
+
+    found = engine.map(counted, rows, with_counts(made), *storages, each=each)
+    kept = found.keep(by, repeatable=repeatable, progress=report_given)
+    counts, sums = sum_counts(engine, kept, *more)
+    refuse_lost(what, asked, counts)
+    return Mapped(kept, counts, sums)
 
 
 def only_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -19,18 +19,13 @@ import pyarrow as pa
 from pipelines.engine import Engine, Rows
 from pipelines.engine.counting import (
     MARK,
-    Asked,
-    CountedWork,
-    Counts,
     ask_of_given,
     ask_of_kept,
-    refuse_lost,
+    keep_mapped,
     refuse_other_sum,
     stream_counted,
-    sum_counts,
-    with_counts,
 )
-from pipelines.engine.model import BINARY, INT, LONG, READ_AHEAD, TEXT, Row, Work, from_parts
+from pipelines.engine.model import BINARY, INT, LONG, READ_AHEAD, TEXT, Row, from_parts
 from pipelines.integrity.examine import (
     ENTRY,
     EXISTS,
@@ -202,7 +197,10 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
         definitions=content.read_definitions,
         tables=content.tables,
     )
-    proved, counts, findings = _keep_proved(walk.engine, work, newest, asked, walk.storage)
+    more = [FINDINGS]
+    proved, counts, findings = keep_mapped(
+        walk.engine, "objects", work, newest, "path", asked, _PROVED, walk.storage, more=more
+    )
     add_findings(walk.engine, [proved], findings, found, content.version)
     every, levels = from_parts(_EVERY, "walked", walk.levels)
     sums = _sum_up(walk.engine, every, walk.sum_of_marks() + counts.marks, proved=proved, **levels)
@@ -241,20 +239,6 @@ def _newest_entries(walk: Walk, columns: str) -> tuple[Rows, Rows]:
     return newest, kept
 
 
-def _keep_proved(
-    engine: Engine, work: Work, rows: Rows, asked: Asked, storage: Storage
-) -> tuple[Rows, Counts, dict[str, int]]:
-    """Keep what work proves of rows, told apart by their ``path``; return it, its counts, and sums of its findings.
-
-    Raises ``StorageError``: the engine lost rows.
-    """
-    counted = CountedWork(work, _PROVED, "path")
-    proved = engine.map(counted, rows, with_counts(_PROVED), storage).keep(repeatable=True)
-    counts, sums = sum_counts(engine, proved, FINDINGS)
-    refuse_lost("objects", asked, counts)
-    return proved, counts, sums
-
-
 def prove_definitions(
     engine: Engine,
     storage: Storage,
@@ -269,7 +253,9 @@ def prove_definitions(
         definitions.append({"kind": kind, "label": label, "path": path})
     rows = engine.table(definitions, _NAMED)
     work = partial(_proved_named, tables=tables, most=found.most)
-    proved, counts, findings = _keep_proved(engine, work, rows, ask_of_given(definitions, "path"), storage)
+    asked = ask_of_given(definitions, "path")
+    more = [FINDINGS]
+    proved, counts, findings = keep_mapped(engine, "objects", work, rows, "path", asked, _PROVED, storage, more=more)
     add_findings(engine, [proved], findings, found, version)
     sums = _sum_up(engine, "(SELECT * FROM proved)", counts.marks, proved=proved)
     _count_definitions(found, sums)

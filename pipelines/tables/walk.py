@@ -16,15 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.engine.counting import (
-    CountedWork,
-    Counts,
     ask_of_kept,
     keep_counted,
+    keep_mapped,
     list_counted,
-    refuse_lost,
     refuse_other_names,
-    sum_counts,
-    with_counts,
 )
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, from_parts, not_among
 from pipelines.job import Progress
@@ -260,29 +256,32 @@ class TableWalk:
         asked = refuse_other_names(self._engine, f"names of {what}", pending, "path", f"SELECT a.path {named}", **parts)
         files = asked.rows
         self.read[role] = self.read.get(role, 0) + files
-        counted = CountedWork(work, _FOUND, "path")
-        found = self._engine.map(counted, pending, with_counts(_FOUND), self._storage, *copies, each=READ_AHEAD)
-        phase = f"read {what}"
-        # A file has many rows, and a person waits for files. In tasks nobody counts them: there the end is told.
-        self.found.append(
-            found.keep(
-                "path",
-                repeatable=self._repeatable,
-                progress=lambda _: self._progress(phase, counted.given, files),
-            )
-        )
-        counts, numbers = self._count(self.found[-1])
-        refuse_lost(what, asked, counts)
-        self._numbers.append(numbers)
-        self._progress(phase, files, files)
 
-    def _count(self, found: Rows) -> tuple[Counts, dict[str, int]]:
-        """Sum up the counts among rows, and number the rows of some roles: all that takes one query."""
-        numbers = []
-        for role, column in _NUMBERED.items():
-            numbers.append(f"coalesce(sum(CASE WHEN role = {role!r} THEN 1 END), 0) AS {column}")
-        counts, sums = sum_counts(self._engine, found, *numbers)
-        return counts, {role: sums[column] for role, column in _NUMBERED.items()}
+        # A file has many rows, and a person waits for files. In tasks nobody counts them: there the end is told.
+        def report_read(given: int) -> None:
+            self._progress(f"read {what}", given, files)
+
+        found, _, sums = keep_mapped(
+            self._engine,
+            what,
+            work,
+            pending,
+            "path",
+            asked,
+            _FOUND,
+            self._storage,
+            *copies,
+            by="path",
+            more=[
+                f"coalesce(sum(CASE WHEN role = {role!r} THEN 1 END), 0) AS {column}"
+                for role, column in _NUMBERED.items()
+            ],
+            repeatable=self._repeatable,
+            progress=report_read,
+        )
+        self.found.append(found)
+        self._numbers.append({role: sums[column] for role, column in _NUMBERED.items()})
+        report_read(files)
 
     def has(self, *roles: str, since: int = 0) -> bool:
         """Whether there are rows of some roles in the tables of ``found`` from one on. No query."""
@@ -679,12 +678,10 @@ def key_files(engine: Engine, files: Rows, *, plain: bool = False) -> Rows:
 
     Raises ``StorageError``: the engine lost rows.
     """
-    work = CountedWork(_plain_names_of_listed if plain else _keys_of_listed, _KEYS, "path")
+    work = _plain_names_of_listed if plain else _keys_of_listed
     asked = ask_of_kept(engine, files, "path")
-    keyed = engine.map(work, files, with_counts(_KEYS), each=_LISTED_TOGETHER).keep("key")
-    counts, _ = sum_counts(engine, keyed)
-    refuse_lost("names of files", asked, counts)
-    return keyed
+    how: dict[str, Any] = {"by": "key", "repeatable": False, "each": _LISTED_TOGETHER}
+    return keep_mapped(engine, "names of files", work, files, "path", asked, _KEYS, **how).rows
 
 
 def _keys_of_listed(rows: Iterator[Row]) -> Iterator[tuple[str, int | None, str]]:

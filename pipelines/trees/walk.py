@@ -21,11 +21,10 @@ import pyarrow as pa
 from pipelines.engine.counting import (
     MARK,
     Asked,
-    CountedWork,
     Counts,
     ask_of_given,
     keep_counted,
-    refuse_lost,
+    keep_mapped,
     refuse_other_names,
     refuse_other_sum,
     sum_counts,
@@ -263,11 +262,6 @@ class Visitor:
     choose: Callable[[Walk, int], Work]
     key: str = ""
 
-    @property
-    def columns(self) -> pa.Schema:
-        """The columns of the tables that are kept."""
-        return with_counts(self.kept)
-
     def children(self, height: int, *, in_place: bool = False) -> str:
         """Return the query of the distinct children of a height, with the tightest of what their parents record.
 
@@ -467,31 +461,39 @@ def _place_pending(found: Walk, engine: Engine, pending: Rows, asked: Asked, few
 
 
 def _visit_level(found: Walk, pending: Rows, asked: Asked, height: int) -> int:
-    """Visit nodes of a height and keep what is left of them; return the greatest height among them."""
-    visit = CountedWork(found.visitor.choose(found, height), found.visitor.kept, "path")
-    storages = [each for each in (found.storage, found.copy) if each is not None]
-    level = found.engine.map(visit, pending, found.visitor.columns, *storages, each=_NODES_PER_TASK)
-    return _keep_level(found, level, asked)
+    """Visit nodes of a height and keep what is left of them; return the greatest height among them.
 
-
-def _keep_level(found: Walk, level: Rows, asked: Asked) -> int:
-    """Keep a level, and return its greatest height. It is counted by one query. Raises as :func:`refuse_lost`."""
+    Raises ``StorageError``: the engine lost rows.
+    """
 
     def report_nodes(_: int) -> None:
         found.progress(found.visitor.phase, found.nodes_read, None)
 
-    kept = level.keep(found.visitor.key, repeatable=True, progress=report_nodes)
-    found.levels.append(kept)
+    visitor = found.visitor
+    storages = [each for each in (found.storage, found.copy) if each is not None]
     columns = [f"max(CASE WHEN role = {NODE} THEN height END) AS height"]
     for name, role in (("nodes", NODE), ("of_copy", FROM_COPY), ("lost", LOST)):
         columns.append(f"coalesce(sum(CASE WHEN role = {role} THEN 1 ELSE 0 END), 0) AS {name}")
-    counts, sums = sum_counts(found.engine, kept, *columns)
+    level, counts, sums = keep_mapped(
+        found.engine,
+        "nodes",
+        visitor.choose(found, height),
+        pending,
+        "path",
+        asked,
+        visitor.kept,
+        *storages,
+        by=visitor.key,
+        more=columns,
+        progress=report_nodes,
+        each=_NODES_PER_TASK,
+    )
+    found.levels.append(level)
+    found.counts.append(counts)
     found.from_copy += sums["of_copy"]
     found.lost += sums["lost"]
     found.nodes_read += sums["nodes"]
     report_nodes(0)
-    refuse_lost("nodes", asked, counts)
-    found.counts.append(counts)
     return sums["height"] or 0
 
 
@@ -501,7 +503,7 @@ def _move(found: Walk, engine: Engine) -> None:
         return
     moved: list[Rows] = []
     for level, before in zip(found.levels, found.counts, strict=True):
-        table = engine.table(level.list(), found.visitor.columns)
+        table = engine.table(level.list(), with_counts(found.visitor.kept))
         kept = table.keep(found.visitor.key, repeatable=True)
         counts, _ = sum_counts(engine, kept)
         refuse_other_sum("rows of nodes", before, counts)

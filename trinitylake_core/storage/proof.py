@@ -34,7 +34,6 @@ _LARGE_SECONDS: Final = 20.0
 _JITTER: Final = 0.25
 """By this part of the interval that is searched, a delay differs from its middle: to meet once by chance is enough."""
 _NARROWEST_SECONDS: Final = 0.0005
-_DUELLISTS: Final = 2
 Item = TypeVar("Item")
 T = TypeVar("T")
 

@@ -29,8 +29,6 @@ TIMEOUT: Final = "timeout"
 ENDED: Final = "Spark ended"
 UNPROVEN: Final = "not proved"
 WRONG: Final = "proof failed"
-OUTCOMES: Final = (DONE, LOST, UNREADABLE, UNSUPPORTED, TOO_LARGE, VOID, FROZEN, TIMEOUT, ENDED, UNPROVEN, WRONG)
-"""What can become of a table."""
 GONE: Final = "it was dropped or renamed since the plan was made"
 
 
@@ -203,7 +201,7 @@ class Outcome:
 
     Attributes:
         table: its name.
-        outcome: one of :data:`OUTCOMES`.
+        outcome: one of the words above, from :data:`DONE` on.
         engine: what rewrote it.
         reason: why, where it was not done, and what to do.
         partitions: how many groups of files were replaced.
