@@ -49,28 +49,19 @@ def frame_of(spark: SparkSession, table: pa.Table, ddl: str) -> DataFrame:
 
 
 def task_label(task: int, tasks: int) -> int:
-    """Return the integer that a row needs in a column, to go to a task by :func:`by_task`."""
-    if _deals_by_id():
-        return task
+    """Return an integer by whose hash Spark deals a row to a task."""
     return next(label for label in count() if mmh3.hash(label.to_bytes(4, "little"), _SEED) % tasks == task)
-
-
-def by_task(frame: DataFrame, tasks: int, column: str) -> DataFrame:
-    """Return a frame of so many tasks, each row in the task that :func:`task_label` made its column's label of."""
-    if _deals_by_id():
-        return frame.repartitionById(tasks, column)
-    return frame.repartition(tasks, column)
 
 
 def by_group(frame: DataFrame, groups: int, column: str) -> DataFrame:
     """Return a frame of so many tasks, the rows in each those with its number in a column."""
     from pyspark.sql import functions as f
 
-    names = frame.columns
+    if _deals_by_id():
+        return frame.repartitionById(groups, f.col(column).cast("int"))
     labels = [f.lit(task_label(task, groups)) for task in range(groups)]
     label_of_group = f.element_at(f.array(*labels), f.col(column) + 1)
-    labelled = frame.withColumn("task", label_of_group)
-    return by_task(labelled, groups, "task").select(names)
+    return frame.repartition(groups, label_of_group)
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import logging
+import marshal
 import os
 import re
 import shutil
@@ -27,7 +28,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.util import find_spec
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER, find_spec, source_hash
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -530,13 +532,16 @@ def ship_packages(spark: SparkSession) -> None:
 # -- our packages, for the executors ----------------------------------------------------------------
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+_UNCHECKED: Final = (1).to_bytes(4, "little")
+"""The mark of compiled code that is not compared with its source."""
 
 
 @cache
 def zip_packages(*packages: ModuleType) -> Path:
-    """Return a zip file of the Python sources of packages; it exists as long as this process.
+    """Return a zip file of the Python sources of packages, and of what this Python compiles of them.
 
-    Its name holds a hash of its content: a Spark session refuses another file of a known name.
+    It exists as long as this process. Its name holds a hash of the sources: a Spark session refuses another file of a
+    known name.
     """
     sources: list[tuple[str, Path]] = []
     for package in packages:
@@ -545,16 +550,25 @@ def zip_packages(*packages: ModuleType) -> Path:
             sources.append((file.relative_to(place).as_posix(), file))
     sources.sort()
     digest = hashlib.sha256()
+    files: list[tuple[str, bytes]] = []
     for name, file in sources:
         content = file.read_bytes()
         digest.update(name.encode() + b"\0" + content + b"\0")
+        # Python keeps nothing of what it compiles from an archive: each process of an executor would do it again.
+        files += [(name, content), (f"{name}c", _compile(file, content))]
     directory = Path(tempfile.mkdtemp(prefix="trinitylake-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     target = directory / f"trinitylake-{digest.hexdigest()[:16]}.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, file in sources:
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), file.read_bytes())
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, content in files:
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content)
     return target
+
+
+def _compile(file: Path, content: bytes) -> bytes:
+    """Return a source as this Python compiles it, and has it in its cache. One of another release takes the source."""
+    code = SourceFileLoader(file.stem, str(file)).get_code(file.stem)
+    return MAGIC_NUMBER + _UNCHECKED + source_hash(content) + marshal.dumps(code)
 
 
 def _place_of(package: ModuleType) -> str:

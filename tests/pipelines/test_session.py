@@ -165,15 +165,28 @@ def test_a_connect_url_without_host_or_port_is_refused(url: str) -> None:
         check_connect_server(url)
 
 
-def test_the_shipped_zip_holds_both_packages_and_depends_on_their_content_only() -> None:
+def test_the_name_of_the_shipped_zip_depends_on_the_sources_of_both_packages_only() -> None:
     path = zip_packages(trinitylake_core, pipelines)
     with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-    assert {"trinitylake_core/__init__.py", "pipelines/session/spark.py"} <= set(names)
-    assert all(name.endswith(".py") for name in names)
-    again = zip_packages.__wrapped__(trinitylake_core, pipelines)
-    assert path.name == again.name
-    assert path.read_bytes() == again.read_bytes()
+        names = set(archive.namelist())
+    assert {"trinitylake_core/__init__.py", "pipelines/session/spark.py"} <= names
+    assert all(f"{name}c" in names for name in names if name.endswith(".py"))
+    assert path.name == zip_packages.__wrapped__(trinitylake_core, pipelines).name
+
+
+@pytest.mark.parametrize("is_other_python", [False, True])
+def test_a_process_of_an_executor_compiles_nothing_unless_it_is_of_another_python(
+    tmp_path: Path, is_other_python: bool
+) -> None:
+    shipped = tmp_path / "shipped.zip"
+    with zipfile.ZipFile(zip_packages(trinitylake_core, pipelines)) as archive, zipfile.ZipFile(shipped, "w") as copy:
+        for name in archive.namelist():
+            content = archive.read(name)
+            copy.writestr(name, b"\0" + content[1:] if is_other_python and name.endswith("c") else content)
+    program = "import pipelines.trees.walk as a, trinitylake_core.spec as b; print(a.__file__, b.__file__)"
+    done = _run(program, PYTHONPATH=str(shipped), PYTHONSAFEPATH="1")
+    endings = [name.rpartition(".")[2] for name in done.stdout.split()]
+    assert ["py" if is_other_python else "pyc"] * 2 == endings, done.stderr
 
 
 @pytest.mark.spark
