@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias, TypeVar
 from uuid import uuid4
+from zipimport import zipimporter
 
 import pyarrow as pa
 
@@ -107,16 +108,6 @@ def _sql(kind: pa.DataType) -> str:
 # -- to the tasks ----------------------------------------------------------------------------------------
 
 
-def spread(
-    spark: SparkSession, rows: Sequence[Row], schema: pa.Schema, tasks: int, number: Callable[[int], int] | None = None
-) -> DataFrame:
-    """Return rows of the driver as a frame of so many tasks: dealt out one by one, or to task ``number(index)``."""
-    number = number or (lambda index: index % tasks)
-    labels = {task: compat.task_label(task, tasks) for task in {number(index) for index in range(len(rows))}}
-    labelled = [{**row, "task": labels[number(index)]} for index, row in enumerate(rows)]
-    return compat.by_task(_frame(spark, labelled, schema.append(pa.field("task", INT))), tasks, "task")
-
-
 def count_tasks(rows: int, each: int, cores: int) -> int:
     """Return how many tasks rows are worth, where one does well with ``each``: smaller ones where there are many rows.
 
@@ -126,11 +117,6 @@ def count_tasks(rows: int, each: int, cores: int) -> int:
     few = min(_PER_CORE * cores, -(-rows // each))
     many = min(_MOST_PER_CORE * cores, rows // (_MUCH * each))
     return max(1, few, many)
-
-
-def consecutive(count: int, tasks: int) -> Callable[[int], int]:
-    """Return a numbering for :func:`spread` that gives each task consecutive ones of ``count`` rows."""
-    return lambda index: index * tasks // max(1, count)
 
 
 def map_batches(frame: DataFrame, work: Callable[..., Batches], schema: pa.Schema, *storages: Storage) -> DataFrame:
@@ -143,15 +129,15 @@ def map_batches(frame: DataFrame, work: Callable[..., Batches], schema: pa.Schem
     specs = [storage.spec() for storage in storages]
 
     def task(batches: Iterable[Any]) -> Batches:
-        with _silent_afterwards():
+        with _idle_afterwards():
             yield from work(iter(batches), *(open_storage(*spec) for spec in specs))
 
     return frame.mapInArrow(task, ddl(schema))
 
 
 @contextmanager
-def _silent_afterwards() -> Iterator[None]:
-    """Let the process of a task print nothing between two tasks.
+def _idle_afterwards() -> Iterator[None]:
+    """Let the process of a task print nothing between two tasks, and read no archive again before the next one.
 
     All that it prints then is that Java closed its connection, as a traceback: each time that Spark stops, if the
     process notices before it is killed. What fails in a task goes to the driver by that connection.
@@ -161,6 +147,17 @@ def _silent_afterwards() -> Iterator[None]:
         yield
     finally:
         sys.stderr = _nowhere()
+        _forget_finders()
+
+
+def _forget_finders() -> None:
+    """Let Python make the finders of archives again where it needs them, from the contents that it knows.
+
+    Spark asks all of them before each task whether anything is new, and each one of dozens reads its archive then.
+    """
+    for place, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimporter):
+            del sys.path_importer_cache[place]
 
 
 @cache
@@ -344,8 +341,12 @@ class SparkRows:
         tasks = count_tasks(self.count(), each, session_parallelism(spark))
         if self.given is None or self._schema is None:
             return self.frame.repartition(tasks)
-        number = consecutive(len(self.given), tasks)  # what neighbours read, the next one often needs
-        return spread(spark, self.given, self._schema, tasks, number).select(self._schema.names)
+        numbered = []
+        for index, row in enumerate(self.given):  # what neighbours read, the next one often needs
+            task = index * tasks // len(self.given)
+            numbered.append({**row, "task": task})
+        frame = _frame(spark, numbered, self._schema.append(pa.field("task", INT)))
+        return compat.by_group(frame, tasks, "task").select(self._schema.names)
 
 
 class SparkEngine:

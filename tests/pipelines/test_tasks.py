@@ -3,8 +3,11 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Final
+from zipfile import ZipFile
+from zipimport import zipimporter
 
 import pyarrow as pa
 import pytest
@@ -12,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine import spark as tasks
 from pipelines.engine.model import INT, LONG, TEXT, Row
-from pipelines.engine.spark import SparkEngine, SparkRows, consecutive, ddl, map_batches, rows_of, spread
+from pipelines.engine.spark import SparkEngine, SparkRows, ddl, map_batches, rows_of
 from trinitylake_core.errors import CorruptNode, InvalidInput
 
 _SIZE: Final = pa.schema({"size": LONG})
@@ -29,7 +32,7 @@ def test_spark_sql_names_the_types_of_arrow() -> None:
 
 
 @pytest.mark.spark
-def test_rows_go_to_the_tasks_they_were_given_to_and_come_back(spark: SparkSession) -> None:
+def test_neighbours_go_to_one_task_and_come_back(spark: SparkSession) -> None:
     rows = [{"size": size} for size in range(7)]
     schema = pa.schema({"task": pa.list_(LONG)})
 
@@ -39,9 +42,9 @@ def test_rows_go_to_the_tasks_they_were_given_to_and_come_back(spark: SparkSessi
     def tasks_of(frame: DataFrame) -> list[list[int]]:
         return sorted(row["task"] for row in SparkRows(map_batches(frame, together, schema)).list())
 
-    assert [[0, 3, 6], [1, 4], [2, 5]] == tasks_of(spread(spark, rows, _SIZE, 3))
-    assert [[0, 1, 2], [3, 4], [5, 6]] == tasks_of(spread(spark, rows, _SIZE, 3, consecutive(7, 3)))
-    assert [] == SparkRows(spread(spark, [], _SIZE, 3)).list()
+    engine = SparkEngine(lambda: spark)
+    assert [[0, 1, 2], [3, 4], [5, 6]] == tasks_of(engine.table(rows, _SIZE).dealt(spark, 3))
+    assert [] == SparkRows(engine.table([], _SIZE).dealt(spark, 3)).list()
 
 
 @pytest.mark.spark
@@ -64,13 +67,25 @@ def test_a_worker_opens_the_null_device_once_and_a_task_has_its_standard_error(m
     monkeypatch.setattr(sys, "stderr", sys.stderr)
     silent = []
     for _ in range(3):
-        with tasks._silent_afterwards():
+        with tasks._idle_afterwards():
             assert sys.stderr is sys.__stderr__
         silent.append(sys.stderr)
     assert os.devnull == silent[0].name
     assert 1 == len({id(each) for each in silent})
     silent[0].close()
     tasks._nowhere.cache_clear()
+
+
+def test_no_archive_is_read_again_before_the_next_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark lets Python invalidate its caches before each task: a finder reads the directory of its archive then."""
+    with ZipFile(tmp_path / "shipped.zip", "w") as archive:
+        archive.writestr("shipped_once/__init__.py", "")
+        archive.writestr("shipped_once/later.py", "NUMBER = 7")
+    monkeypatch.syspath_prepend(str(tmp_path / "shipped.zip"))
+    with tasks._idle_afterwards():
+        import_module("shipped_once")
+    assert not [each for each in sys.path_importer_cache.values() if isinstance(each, zipimporter)]
+    assert 7 == import_module("shipped_once.later").NUMBER
 
 
 @pytest.mark.parametrize(
