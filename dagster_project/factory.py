@@ -19,6 +19,7 @@ from dagster_project.config import load_head
 from dagster_project.config.file import Known, Stanzas, load_known
 from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.crash_retry import repeats_sensor
+from dagster_project.external_tables import specs_of
 from dagster_project.fleet_health import fleet_checks, fleet_health
 from dagster_project.manual_jobs import WITHOUT_POLICY, manual_jobs
 from dagster_project.notifications import failure_sensors
@@ -27,7 +28,6 @@ from dagster_project.retention import retention_of
 from dagster_project.schedule import health_schedule, maintenance_schedule
 from dagster_project.scope import ABOVE_MAINTENANCE, GROUP_TAG, PRIORITY_TAG, AssetJob, Scope, every, one
 from dagster_project.sensor import compaction_sensor
-from dagster_project.table_assets import specs_of
 from dagster_project.tables import compacts_tables, has_tables, tables_of
 
 _log: Final = logging.getLogger(__name__)

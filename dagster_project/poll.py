@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from dagster_project import assets, checks, compaction_policy, table_assets
+from dagster_project import assets, checks, compaction_policy, external_tables
 from dagster_project.compaction_policy import Decision
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import reports
@@ -146,7 +146,7 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
     tables: tuple[dg.AssetMaterialization, ...] = ()
     if settings.assets and lake.version != state.tables_version:
         upto = lake.version if state.tables_after is None else state.tables_upto
-        found, after = table_assets.new_versions(lake, settings, state.tables_version, state.tables_after)
+        found, after = external_tables.new_versions(lake, settings, state.tables_version, state.tables_after)
         tables = tuple(found)
         done = upto if after is None else state.tables_version
         state = replace(state, tables_version=done, tables_after=after, tables_upto=upto)

@@ -70,7 +70,7 @@ def compaction_sensor(
     every = _FLEET_EVERY_SECONDS if known is None else max(1, int(known.compaction.poll.total_seconds()))
     tick = FleetTick if known is None else LakehouseTick
     undertaker = Undertaker()
-    orphans = Orphans()
+    without_job = RunsWithoutJob()
 
     @dg.sensor(
         name=sensor_of(scope.tags),
@@ -83,7 +83,7 @@ def compaction_sensor(
         origin = context.code_location_origin
         if origin is not None:  # where Dagster does not say which location this is, nobody's runs are judged
             undertaker.end_dead_runs(context.instance, origin.location_name, scope.pool)
-            orphans.cancel(context, origin.location_name)
+            without_job.cancel(context, origin.location_name)
         return tick(scope, context).result(lakehouses())
 
     return sense
@@ -105,7 +105,7 @@ def _description(known: LakehouseSettings | None) -> str:
     return f"Reads the newest root of lakehouse {known.name!r}, records new versions and changed checks, and {compacts}"
 
 
-class Orphans:
+class RunsWithoutJob:
     """The queued runs of lakehouses whose job is gone: they would fail, and not say why.
 
     Attributes:

@@ -31,7 +31,7 @@ from pipelines.job import (
 )
 from pipelines.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.trees import subtrees
-from pipelines.trees.cost_bound import DirtyPart, RewriteCost, limit_cost
+from pipelines.trees.cost_bound import DirtyPart, RewriteCost, bound_cost
 from pipelines.trees.subtrees import adopt, split_for_tasks
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.catalog import codec_of, object_counts, settle_counts
@@ -269,12 +269,12 @@ class _Compaction(JobRun[Config, Report]):
 
     def estimate(self, frontier: list[Ref]) -> Estimate:
         node = self.base.node
-        cost = self.limit_cost(frontier)
+        cost = self.bound_cost(frontier)
         messages = node.subtree_messages
         if self.paying is not None and node.height:
             messages = self.deleted_pivots + sum(len(ref.pending) + (ref.messages or 0) for ref in frontier)
         if node.subtree_messages:
-            full = limit_cost(self.base, self.writer.order)
+            full = bound_cost(self.base, self.writer.order)
         else:
             full = RewriteCost(0, 0, 0)
         return Estimate(
@@ -289,7 +289,7 @@ class _Compaction(JobRun[Config, Report]):
             full_bytes=max(full.bytes, cost.bytes),
         )
 
-    def limit_cost(self, frontier: list[Ref]) -> RewriteCost:
+    def bound_cost(self, frontier: list[Ref]) -> RewriteCost:
         """Return what the compaction costs at most, from what was opened of the tree."""
         node = self.base.node
         if not node.subtree_messages and not len(node.buffer):
@@ -306,7 +306,7 @@ class _Compaction(JobRun[Config, Report]):
                     keys = ref.keys
                 parts.append(DirtyPart(keys, ref.weight(), ref.height))
         opened = self.backend.nodes.counts.nodes_read - self.nodes_read
-        return limit_cost(self.base, order, parts, opened, self.paying)
+        return bound_cost(self.base, order, parts, opened, self.paying)
 
     def run(self) -> Report:
         node = self.base.node

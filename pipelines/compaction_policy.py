@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines import compaction
-from pipelines.trees.cost_bound import RewriteCost, limit_cost
+from pipelines.trees.cost_bound import RewriteCost, bound_cost
 from trinitylake_core import Lakehouse, Stats
 from trinitylake_core.tree.subtree import PayingChildren
 
@@ -63,7 +63,7 @@ def settle_due(lake: Lakehouse, settle_seconds: float | None, now_millis: int) -
 def estimate(lake: Lakehouse) -> RewriteCost:
     """Return what a compaction of a version costs at most, from what its root counts of each child."""
     order = lake.definition.order
-    return limit_cost(lake.root_node, order, paying=PayingChildren(order, 0))
+    return bound_cost(lake.root_node, order, paying=PayingChildren(order, 0))
 
 
 def compare(before: Lakehouse, after: Lakehouse, done: compaction.Report) -> list[Gain]:

@@ -34,13 +34,6 @@ from trinitylake_core.table_places import Located
 from trinitylake_core.tables import ICEBERG, METADATA_LOCATION, metadata_uri
 from trinitylake_core.tree.node import Node
 
-_FIGURES: Final = (
-    "snapshots", "committed_at_millis", "manifests", "data_files", "small_files", "delete_files", "bytes", "old_bytes",
-    "rewrite_files", "rewrite_bytes", "files_after",
-)  # fmt: skip
-_HEALTH: Final = pa.schema(
-    {"namespace": TEXT, "name": TEXT, "table_type": TEXT, "failure": TEXT, **dict.fromkeys(_FIGURES, LONG)}
-)
 _NOT_SHOWN: Final = frozenset({"committed_at_millis", "namespace"})
 _SPANS_PER_TASK: Final = 4
 """Some spans of keys have more Iceberg tables than others."""
@@ -98,6 +91,13 @@ class TableHealth:
     def name(self) -> str:
         """Its name in its namespace."""
         return self.table.removeprefix(f"{self.namespace}.")
+
+
+_FIGURES: Final = tuple(each.name for each in fields(TableHealth) if each.type != "str")
+"""Every column that is a number: a new one is a field there, and in the figures of ``iceberg/health.py``."""
+_HEALTH: Final = pa.schema(
+    {"namespace": TEXT, "name": TEXT, "table_type": TEXT, "failure": TEXT, **dict.fromkeys(_FIGURES, LONG)}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +184,12 @@ def run(
         work.close()
     watch.lap("read")
     tables.sort(key=lambda each: (-each.bytes - each.old_bytes, each.table))
-    sums = {name: sum(getattr(each, name) for each in tables) for name in _SUMMED}
+    summed = [each.name for each in fields(Report) if each.name in _FIGURES]
+    sums = {name: sum(getattr(each, name) for each in tables) for name in summed}
     return Report(
         lake.root, lake.version, work.name, tuple(tables), **sums, failures=dict(sorted(failures.items())),
         requests=meter.by_kind(), seconds=dict(watch.seconds),
     )  # fmt: skip
-
-
-_SUMMED: Final = (
-    *("data_files", "small_files", "delete_files", "bytes", "old_bytes"),
-    *("rewrite_files", "rewrite_bytes", "files_after"),
-)
 
 
 def _spans_of_tables(lake: Lakehouse, pattern: Pattern | None, engine: Engine) -> list[Row]:

@@ -57,7 +57,7 @@ class Results(Protocol):
 
 
 def answerer(work: Callable[..., Iterable[Any]], storages: Sequence[Storage]) -> Answer:
-    """Return the function by which a helper does pieces."""
+    """Return the function by which a helper does pieces, and at ``None`` makes what it wrote durable."""
 
     def answer(pieces: Sequence[Any] | None) -> list[Any] | None:
         if pieces is not None:

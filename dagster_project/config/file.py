@@ -187,7 +187,7 @@ class Stanzas:
             path = self._refresh()
             if self._known is None:
                 known = _check_together(self._raw, path)
-                self._known = _refuse_assets_of_tables(known, path)
+                self._known = _set_assets_of_tables_aside(known, path)
             return self._known
 
     def _refresh(self) -> Path:
@@ -239,7 +239,7 @@ def _check_together(stanzas: Sequence[Any], path: Path) -> Known:
             good[each.name] = each
             slugs[each.slug] = each.name
             roots[each.root] = each.name
-    _refuse_shared_targets(good, bad, roots, path)
+    _set_shared_targets_aside(good, bad, roots, path)
     return Known(good, bad, openable, frozenset(nameless))
 
 
@@ -257,7 +257,7 @@ def _reduce_stanza(raw: Any, path: Path) -> LakehouseSettings | None:
         return None
 
 
-def _refuse_assets_of_tables(known: Known, path: Path) -> Known:
+def _set_assets_of_tables_aside(known: Known, path: Path) -> Known:
     """Return the stanzas of a fleet; those that want assets for tables, which a fleet has not, are bad."""
     good = dict(known.good)
     bad = dict(known.bad)
@@ -268,7 +268,7 @@ def _refuse_assets_of_tables(known: Known, path: Path) -> Known:
     return replace(known, good=good, bad=bad)
 
 
-def _refuse_shared_targets(
+def _set_shared_targets_aside(
     good: dict[str, LakehouseSettings], bad: dict[str, str], roots: dict[str, str], path: Path
 ) -> None:
     """Move the stanzas whose backup would overwrite another lakehouse, or another backup, from good to bad."""

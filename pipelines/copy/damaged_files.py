@@ -90,8 +90,8 @@ def why_damaged(storage: Storage, path: str) -> str:
 def put_back(storage: Storage, path: str, data: bytes) -> None:
     """Write a file that is missing or damaged. One ``put``, or one ``create`` for a root that is missing.
 
-    Whoever writes the same file meanwhile writes the same bytes: it has one content.
-    Raises ``StorageError``: it does not have that content afterwards.
+    A root that is missing is created, not replaced: a writer may commit in its place meanwhile. Every other file
+    has one content, whoever writes it. Raises ``StorageError``: it does not have that content afterwards.
     """
     parsed = parse(path)
     if parsed is not None and parsed.kind == "root" and _read(storage, path) is None:

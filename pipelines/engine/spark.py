@@ -199,7 +199,7 @@ def is_of_spark(error: Exception) -> bool:
 
 
 @contextmanager
-def own_errors() -> Iterator[None]:
+def raise_own_errors() -> Iterator[None]:
     """Raise the error that a task raised, if it is one of this library: it names the next command for the user.
 
     Raises ``StorageError`` where Spark lost what it worked with: a machine, its disk, or its own process.
@@ -280,7 +280,7 @@ class SparkRows:
         kept = self if self._held is not None else self.keep(repeatable=True)
         if not kept.is_computed:
             kept.count()
-        with own_errors():
+        with raise_own_errors():
             for row in kept.frame.toLocalIterator():
                 yield row.asDict(recursive=True)
         if kept is not self:
@@ -288,7 +288,7 @@ class SparkRows:
 
     def list(self) -> list[dict[str, Any]]:
         """Return all rows."""
-        with own_errors():
+        with raise_own_errors():
             return compat.rows_of(self.frame)
 
     def one(self) -> dict[str, Any]:
@@ -298,7 +298,7 @@ class SparkRows:
     def count(self) -> int:
         """Return the number of rows; they are counted once."""
         if self._count is None:
-            with own_errors():
+            with raise_own_errors():
                 self._count = self.frame.count()
         return self._count
 
@@ -319,7 +319,7 @@ class SparkRows:
         has_long_plan = self.queries > _MOST_QUERIES
         session = self.frame.sparkSession
         may_be_repeated = repeatable and not (has_long_plan and is_connect(session))
-        with own_errors():
+        with raise_own_errors():
             if may_be_repeated:
                 held = compat.held_until_lost(self.frame)
             else:
@@ -369,7 +369,7 @@ class SparkEngine:
         """Return all: tasks have storages of their own."""
         return requests
 
-    @own_errors()
+    @raise_own_errors()
     def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> SparkRows:
         """Return the result of ``work`` on rows in tasks; a table that comes from a query is counted first."""
         source = _spark_rows(rows)
@@ -381,7 +381,7 @@ class SparkEngine:
         """Return so many as are ``wanted``, or else as many as keep the session busy."""
         return wanted or _PER_CORE * session_parallelism(self._spark)
 
-    @own_errors()
+    @raise_own_errors()
     def map_groups(
         self,
         work: GroupWork,
@@ -406,13 +406,13 @@ class SparkEngine:
         to = [storage_of_tasks(self._spark, storage) for storage in storages]
         return SparkRows(map_batches(frame, partial(_group_as_batches, work, schema), schema, *to), self._kept).keep()
 
-    @own_errors()
+    @raise_own_errors()
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> SparkRows:
         """Return rows of the driver as a table."""
         given = list(rows)
         return SparkRows(_frame(self._spark, given, schema), self._kept, given, schema)
 
-    @own_errors()
+    @raise_own_errors()
     def sql(self, query: str, **tables: Rows) -> SparkRows:
         """Return the result of a query of tables."""
         placed_in = {name: self._view(rows) for name, rows in tables.items()}

@@ -295,7 +295,7 @@ class Sweep:
 
     def subtract(self, boundary: int, cutoff_millis: int) -> Totals:
         """Keep as orphans what is listed, old enough, of a name that may go, and not live; return their totals."""
-        names = f"SELECT f.* FROM files f WHERE {self._may_go(boundary)}"
+        names = f"SELECT f.* FROM files f WHERE {self._where_may_go(boundary)}"
         unreached = self._without_live(names, files=self._all_files).keep(repeatable=True)
         old = f"SELECT f.* FROM files f WHERE modified_millis < {cutoff_millis}"
         self._orphans = self.engine.sql(old, files=unreached)
@@ -311,7 +311,7 @@ class Sweep:
         unknown = sizes.pop(_NO_AGE, Size())
         return Totals(sizes, young, unknown)
 
-    def _may_go(self, boundary: int) -> str:
+    def _where_may_go(self, boundary: int) -> str:
         kinds = ", ".join(map(repr, sorted(self.candidates)))
         return f"(f.kind IN ({kinds}) OR f.kind = {ROOT!r} AND f.version < {boundary})"
 
@@ -414,7 +414,7 @@ class Sweep:
         query = f"""SELECT
             CASE WHEN t.last IS NULL THEN 'nothing' WHEN t.last = {newest} THEN 'newest' ELSE 'history' END
             AS reach, {_SUMS} FROM files f LEFT JOIN tags t ON t.path = f.path
-            WHERE t.last IS NULL AND {self._may_go(boundary)}
+            WHERE t.last IS NULL AND {self._where_may_go(boundary)}
             OR t.last IS NOT NULL AND f.kind NOT IN ({FIXED!r}, {UNKNOWN!r}) GROUP BY reach"""
         found = self.engine.sql(query, files=self._all_files, tags=self._tags().keep("path", repeatable=True)).list()
         nothing = {each: Size() for each in ("newest", "history", "nothing")}

@@ -98,8 +98,8 @@ class TableSweep(Sweep):
         self._levels: list[Rows] = []
         self._tables = TableWalk(engine, storage, progress)
 
-    def _may_go(self, boundary: int) -> str:
-        return super()._may_go(0)
+    def _where_may_go(self, boundary: int) -> str:
+        return super()._where_may_go(0)
 
     def may_go(self, file: Listed, boundary: int) -> bool:
         """Return whether a file of this name may ever be deleted: no root is one of a table."""

@@ -581,7 +581,7 @@ def ask_for_file(path: str, located: Located, ask: Callable[[Storage, str], Any]
         return Lost(UNREADABLE, "is missing")
     except NotAFile as error:
         return Lost(UNREADABLE, f"cannot be read: {error}")
-    except InvalidInput as error:
+    except InvalidInput as error:  # a URI may be fine where somebody has the credentials; a path below the root is not
         return Lost(UNKNOWN if "://" in path else UNREADABLE, f"cannot be read: {error}")
     except StorageError as error:
         if "://" not in path:
@@ -630,7 +630,7 @@ class _Names:
             own.add(name)
         for role, uri, size in files:
             path = _spell(self.root, uri, former)
-            outside = None if places is None else self._refuse_outside(path, places)
+            outside = None if places is None else self._why_outside(path, places)
             if outside:
                 yield OUTSIDE, path, parent, role, f"its {_WORDS.get(role, role)} {outside}", size
             elif role == LIVE:
@@ -646,7 +646,7 @@ class _Names:
                     yield ALIAS, key, parent, OUTSIDE, path, size
             yield from _beside(self.root, path) if role == LIVE else ()
 
-    def _refuse_outside(self, path: str, places: TablePlaces) -> OutsidePlaces | None:
+    def _why_outside(self, path: str, places: TablePlaces) -> OutsidePlaces | None:
         """Return why a file is not opened; ``None``: it lies in the places of its table."""
         try:
             places.require(uri_of(self.root, path))

@@ -35,7 +35,7 @@ class DirtyPart(NamedTuple):
     height: int
 
 
-def limit_cost(
+def bound_cost(
     root: Root,
     order: int,
     parts: Iterable[DirtyPart] | None = None,
@@ -53,16 +53,16 @@ def limit_cost(
     """
     node = root.node
     least = (order + 1) // 2
-    """The fewest keys of a node, and the one between it and the next."""
+    """The fewest keys of a node, with the key between it and the next one."""
     nodes = 0
     rows = 0
     below_root = 0
     for part in find_dirty_parts(node, paying) if parts is None else parts:
-        levels = _limit_levels(part, least, paying)
+        levels = _bound_levels(part, least, paying)
         nodes += sum(levels)
         rows += min(part.keys + part.messages, levels[0] * order) + sum(levels[1:]) * order
         below_root += levels[-1]
-    if opened:
+    if opened:  # each is cut or joined with a neighbour, and what is new below it may need new ones
         below_root = 2 * opened + below_root // least
         nodes += below_root
         rows += below_root * order
@@ -98,7 +98,7 @@ def find_dirty_parts(node: Node, paying: PayingChildren | None) -> Iterator[Dirt
             yield DirtyPart(held, messages, node.height - 1)
 
 
-def _limit_levels(part: DirtyPart, least: int, paying: PayingChildren | None) -> list[int]:
+def _bound_levels(part: DirtyPart, least: int, paying: PayingChildren | None) -> list[int]:
     """Return how many nodes are written at most in each level of a subtree, the leaves first."""
     hit = part.messages
     if paying is not None and part.height:

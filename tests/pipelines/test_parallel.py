@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 
 from pipelines.engine import Row, Rows
 from pipelines.engine.model import LONG, TEXT
-from pipelines.engine.spark import SparkEngine, count_tasks, own_errors
+from pipelines.engine.spark import SparkEngine, count_tasks, raise_own_errors
 from pipelines.session import session_parallelism
 from trinitylake_core.errors import StorageDenied, StorageError
 
@@ -96,7 +96,7 @@ def test_many_rows_are_more_and_smaller_tasks(rows: int, cores: int, tasks: int)
     ],
 )
 def test_what_spark_lost_is_said_with_what_to_do(error: Exception, words: str) -> None:
-    with pytest.raises(StorageError, match=rf"{words}.*run it again"), own_errors():
+    with pytest.raises(StorageError, match=rf"{words}.*run it again"), raise_own_errors():
         raise error
 
 
@@ -105,5 +105,8 @@ def test_an_executor_without_credentials_is_named_and_not_this_process() -> None
         "trinitylake_core.errors.StorageDenied: get of s3://b/x: NoCredentialsError: Unable to locate credentials. "
         "Pass key and secret, or profile, as storage options\n"
     )
-    with pytest.raises(StorageDenied, match="its executor lacks the credentials that this process has"), own_errors():
+    with (
+        pytest.raises(StorageDenied, match="its executor lacks the credentials that this process has"),
+        raise_own_errors(),
+    ):
         raise Py4JError(text)

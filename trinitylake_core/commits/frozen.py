@@ -45,8 +45,8 @@ class Freeze:
         return json.dumps(about, separators=(",", ":"), sort_keys=True)
 
     def __str__(self) -> str:
-        until = "" if self.until is None else f", until {_show_time(self.until)}"
-        return f"frozen since {_show_time(self.since)} by {self.author}{until}: {self.reason}"
+        until = "" if self.until is None else f", until {fences.show_time(to_millis(self.until))}"
+        return f"frozen since {fences.show_time(to_millis(self.since))} by {self.author}{until}: {self.reason}"
 
 
 def freeze_of(definition: LakehouseDef) -> Freeze | None:
@@ -109,7 +109,3 @@ def refuse_frozen(backend: LakehouseBackend) -> None:
             since=freeze.since,
             until=freeze.until,
         )
-
-
-def _show_time(time: datetime) -> str:
-    return time.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -93,14 +93,14 @@ class LiveFiles:
                 if wanted is None or file.uri in wanted:
                     yield file
 
-    def delete_files(self) -> Iterator[DataFile]:
+    def list_delete_files(self) -> Iterator[DataFile]:
         """Yield the delete files."""
         for manifest, _ in self.manifests:
             if border.holds_deletes(manifest):
                 for entry in border.entries_in(self.files, manifest):
                     yield DataFile.of(entry.data_file)
 
-    def delete_uris(self) -> frozenset[str]:
+    def list_delete_uris(self) -> frozenset[str]:
         """Return the URIs of the delete files."""
         found: set[str] = set()
         for manifest, uris in self.manifests:
@@ -216,9 +216,9 @@ class _Replacement:
 
     def _refuse_new_deletes(self) -> None:
         """Refuse delete files that came since the rewrite began and may concern what it replaces."""
-        if not self._rewrite.replaced or self._live.delete_uris() <= self._rewrite.delete_files:
+        if not self._rewrite.replaced or self._live.list_delete_uris() <= self._rewrite.delete_files:
             return
-        for file in self._live.delete_files():
+        for file in self._live.list_delete_files():
             is_new = file.uri not in self._rewrite.delete_files
             if is_new and (file.entry.content != _POSITION_DELETES or may_concern(file, self._rewrite.replaced)):
                 raise _Changed("a writer deleted rows of the files that were rewritten")

@@ -19,7 +19,7 @@ _RETRY_SOON: Final = {"retry-after": "1"}
 _CLOSE: Final = {"connection": "close"}
 
 
-def refuse(error: Exception) -> Response:
+def answer_error(error: Exception) -> Response:
     """Return the answer that an exception becomes, and log what its client is not told."""
     problem = problem_of(error)
     if problem.status >= 500 and not isinstance(error, Problem):

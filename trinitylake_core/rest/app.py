@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 from trinitylake_core.commits.commit import acting_as, whoami
 from trinitylake_core.iceberg.attempt import on_behalf_of
 from trinitylake_core.rest import namespace_routes, table_routes, view_routes
-from trinitylake_core.rest.answers import SlowlyRead, refuse
+from trinitylake_core.rest.answers import SlowlyRead, answer_error
 from trinitylake_core.rest.bodies import SLOW, Bodies
 from trinitylake_core.rest.gate import Gate
 from trinitylake_core.rest.issuers import KeyNotKnown
@@ -254,7 +254,7 @@ class _Endpoint:
             if isinstance(error, WrongToken):
                 await anyio.sleep_until(arrived + self.limits.wrong_token_seconds)
             problem = problem_of(error)
-            response = refuse(error)
+            response = answer_error(error)
             if not isinstance(error, Bomb):
                 await self.bodies.discard(asking.http)
         self.journal.note(asking, response.status_code, problem)
@@ -346,4 +346,4 @@ def _config_of(name: str, warehouse: Warehouse) -> dict[str, Any]:
 async def _refuse_route(_: HttpRequest, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     kind = "UnsupportedOperationException" if status == 405 else "NotFoundException"
-    return refuse(Problem(status, kind, "this endpoint does not offer that; GET /v1/config lists what it offers"))
+    return answer_error(Problem(status, kind, "this endpoint does not offer that; GET /v1/config lists what it offers"))

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from starlette.requests import Request as HttpRequest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from trinitylake_core.rest.answers import refuse
+from trinitylake_core.rest.answers import answer_error
 from trinitylake_core.rest.bodies import Bodies
 from trinitylake_core.rest.journal import Asking, Journal
 from trinitylake_core.rest.limits import Limits
@@ -51,7 +51,7 @@ class Gate:
             except Problem as problem:
                 await self._bodies.discard(asking.http)
                 self._journal.note(asking, problem.status, problem)
-                await refuse(problem)(scope, receive, send)
+                await answer_error(problem)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

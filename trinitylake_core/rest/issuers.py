@@ -103,15 +103,15 @@ class Issuer:
                 options={"require": ["exp", "iss", "aud", self.subject]},
             )
         except jwt.ExpiredSignatureError:
-            raise _refuse("the bearer token has expired: ask its issuer for a new one") from None
+            raise _refusal("the bearer token has expired: ask its issuer for a new one") from None
         except jwt.ImmatureSignatureError:
-            raise _refuse(
+            raise _refusal(
                 "the bearer token is not valid yet: compare the clocks of its issuer and this endpoint"
             ) from None
         except jwt.InvalidAudienceError:
-            raise _refuse("the bearer token is for another audience than this endpoint") from None
+            raise _refusal("the bearer token is for another audience than this endpoint") from None
         except jwt.MissingRequiredClaimError as error:
-            raise _refuse(f"the bearer token has no claim {error.claim!r}") from None
+            raise _refusal(f"the bearer token has no claim {error.claim!r}") from None
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
             raise Problem(*_WRONG) from None
         return self._name(claims)
@@ -119,7 +119,7 @@ class Issuer:
     def _name(self, claims: Mapping[str, Any]) -> Named:
         subject = claims[self.subject]
         if not _is_name(subject):
-            raise _refuse(f"the claim {self.subject!r} of the bearer token is no name")
+            raise _refusal(f"the claim {self.subject!r} of the bearer token is no name")
         found = claims.get(self.groups, [])
         if not isinstance(found, list):
             found = [found]
@@ -133,7 +133,7 @@ def _is_name(found: Any) -> bool:
     return 0 < len(found) <= _LONGEST_SUBJECT
 
 
-def _refuse(why: str) -> Problem:
+def _refusal(why: str) -> Problem:
     return Problem(401, "NotAuthorizedException", why)
 
 
@@ -143,7 +143,7 @@ def unverified_issuer(token: str) -> str | None:
     Raises ``Problem`` (401): it is longer than proxies let a header be. Everybody may send one, and parsing takes long.
     """
     if len(token) > _LONGEST_TOKEN:
-        raise _refuse(f"the bearer token is longer than {_LONGEST_TOKEN} characters: let its issuer leave claims out")
+        raise _refusal(f"the bearer token is longer than {_LONGEST_TOKEN} characters: let its issuer leave claims out")
     try:
         claims = jwt.decode(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, RecursionError):

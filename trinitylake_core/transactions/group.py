@@ -295,7 +295,7 @@ class _GroupChange:
             created_at_millis,
             writer,
         )
-        rows = self._rows(base)
+        rows = self._row_of_requests(base)
         return Draft(
             node=new.node,
             operation=spec.OP_COMMIT,
@@ -329,7 +329,7 @@ class _GroupChange:
             summary["members"] = [entry.facts() for entry in self.members]
         return summary
 
-    def _rows(self, base: Root) -> dict[str, str | None]:
+    def _row_of_requests(self, base: Root) -> dict[str, str | None]:
         """Return the system row that says which keys of requests the versions up to this one can contain."""
         keys = []
         for entry in self.members:

@@ -6,8 +6,9 @@ file, FlatBuffers that Arrow does not show, has the places of the buffers; a com
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from struct import Struct, error, unpack_from
+from struct import Struct, unpack_from
 from typing import Final
 
 _U16: Final = Struct("<H").unpack_from
@@ -35,7 +36,7 @@ def expanded_bytes(data: bytes | memoryview, blocks: Sequence[tuple[int, int]]) 
     """
     try:
         return sum(_batch_bytes(data, begin, metadata) for begin, metadata in blocks)
-    except error as wrong:
+    except struct.error as wrong:
         raise ValueError(f"the metadata make no sense: {wrong}") from None
 
 
@@ -57,7 +58,7 @@ def batches(data: bytes | memoryview) -> list[tuple[int, int]]:
             offset, metadata, _ = _BLOCK(data, first + _BLOCK_BYTES * index)
             found.append((offset, metadata))
         return found
-    except error as wrong:
+    except struct.error as wrong:
         raise ValueError(f"the metadata make no sense: {wrong}") from None
 
 
@@ -137,7 +138,7 @@ def _number(data: bytes | memoryview, at: int) -> int:
 
 
 def _field(data: bytes | memoryview, table: int, index: int) -> int:
-    """Return the offset of a field of a table, 0 if it is left out."""
+    """Return the offset of a field of a table, 0 if it is left out: by the list of offsets that the table points to."""
     offsets = table - _number(data, table)
     (size,) = _U16(data, offsets)
     at = 4 + 2 * index

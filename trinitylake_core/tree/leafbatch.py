@@ -22,7 +22,7 @@ import pyarrow as pa
 from trinitylake_core import spec
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.checksum import checksum_of, checksum_of_parts, parts_of
-from trinitylake_core.tree.leafrun import Columns, Leaves, as_views, set_bits, take_views
+from trinitylake_core.tree.leafrun import Columns, Leaves, as_bits, as_views, take_views
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.noderows import text_array, text_size
 
@@ -280,7 +280,7 @@ def _copy_rows(column: Any, rows: Any) -> Any:
     unset = rows < 0
     views = take_views(column, np.where(unset, 0, rows))
     _, places, *texts = views.buffers()
-    valid = set_bits(~unset).buffers()[1]
+    valid = as_bits(~unset).buffers()[1]
     return pa.Array.from_buffers(views.type, len(rows), [valid, places, *texts]).cast(_STRING)
 
 

@@ -165,12 +165,12 @@ def take_views(column: Any, rows: _Rows) -> Any:
     valid = None
     if column.null_count:
         taken = is_set(column).take(rows)
-        _, valid = set_bits(taken).buffers()
+        _, valid = as_bits(taken).buffers()
     taken_views = pa.py_buffer(views.take(rows, axis=0))
     return pa.Array.from_buffers(_VIEW, len(rows), [valid, taken_views, *texts])
 
 
-def set_bits(mask: _Mask) -> Any:
+def as_bits(mask: _Mask) -> Any:
     """Return a mask as a column."""
     bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits])
@@ -196,7 +196,7 @@ def newest_rows(keys: Any) -> Any:
     rows = pc.sort_indices(keys)
     ordered = keys.take(rows)
     differs_from_next = pc.not_equal(ordered.slice(0, len(ordered) - 1), ordered.slice(1))
-    very_last = set_bits(np.ones(1, dtype=bool))
+    very_last = as_bits(np.ones(1, dtype=bool))
     return rows.filter(pa.concat_arrays([differs_from_next, very_last]))
 
 
@@ -351,7 +351,7 @@ def is_exact(old: Columns, changes: Columns, new: Columns, plan: Plan, low: str 
     if not left_out.equals(changed):
         return False
     # No old entry remains that is deleted: it was left out, or there is none. One that is set would be there twice.
-    other_deletions = set_bits(~sets & ~plan.found)
+    other_deletions = as_bits(~sets & ~plan.found)
     return _holds_none(changes.keys.filter(other_deletions), old.keys)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trinitylake_core import spec
-from trinitylake_core.tree.leafrun import Columns, newest_rows, positions, set_bits
+from trinitylake_core.tree.leafrun import Columns, as_bits, newest_rows, positions
 from trinitylake_core.tree.noderows import MANY, NodeRows, Texts, as_column, joined_texts, text_size, txns_of
 
 _CELL_BYTES = 18
@@ -147,7 +147,7 @@ class Messages:
         if arrow is None:
             return Messages.of(row for row in self if row[2] == txn)
         keys, values, txns = arrow
-        is_mine = set_bits(np.array([each == txn for each in txns_of(txns)]))
+        is_mine = as_bits(np.array([each == txn for each in txns_of(txns)]))
         return Messages.of_columns(keys.filter(is_mine), values.filter(is_mine), txns.filter(is_mine))
 
     def deletions(self) -> int:

@@ -19,7 +19,7 @@ from trinitylake_core.locations import validate_paths
 from trinitylake_core.tree.arrowsize import batches, expanded_bytes, fixed_pieces
 from trinitylake_core.tree.checksum import checksum_of
 from trinitylake_core.tree.node import Node
-from trinitylake_core.tree.noderows import NodeRows, Texts, as_column, set_rows
+from trinitylake_core.tree.noderows import NodeRows, Texts, as_column, bits_of_set_rows
 
 WRITE: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _PLAIN: Final = pa.ipc.IpcWriteOptions(use_threads=False)
@@ -235,7 +235,7 @@ def canonical(batch: pa.RecordBatch, path: str) -> Node:
     """Return the node that rows in the canonical layout are. Raises ``CorruptNode``, and what ``UNREADABLE`` names."""
     keys = batch.column(spec.KEY)
     values = batch.column(spec.PVALUE)
-    keys_set = set_rows(keys)
+    keys_set = bits_of_set_rows(keys)
     first = _lowest_unset(keys_set)
     system = _system(keys.slice(0, first).to_pylist(), values.slice(0, first).to_pylist(), path)
     node = Node(system=system)
@@ -274,9 +274,9 @@ def _rows(batch: pa.RecordBatch, layout: _Layout, counts: tuple[str | None, str 
     first, stop, end = layout
     count = layout.key_count
     keys, values, pointers, txns = batch.columns
-    keys_set = set_rows(keys)
-    values_set = set_rows(values)
-    pointers_set = set_rows(pointers)
+    keys_set = bits_of_set_rows(keys)
+    values_set = bits_of_set_rows(values)
+    pointers_set = bits_of_set_rows(pointers)
 
     # Each key has a value. The row before the keys, and those that are unused, have none, and no pointer.
     every_key = _ones(count)

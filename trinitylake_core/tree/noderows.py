@@ -189,7 +189,7 @@ def txns_of(column: Any) -> list[str]:
     return [names[index] for index in found.indices.to_pylist()]
 
 
-def set_rows(column: Any) -> int:
+def bits_of_set_rows(column: Any) -> int:
     """Return the rows of a column that are not NULL, as the bits of a number, the first row the lowest bit."""
     every_row: int = (1 << len(column)) - 1
     bits, *_ = column.buffers()

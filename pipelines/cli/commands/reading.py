@@ -54,7 +54,7 @@ def ls(call: Call) -> Result:
     entries = take_first(found, call.options.limit)
     if call.options.long:
         return _list_long(lake, entries)
-    # Only one of the three is read, so they can share the iterator.
+    # Of lines, rows and data only one is read, so they can share the iterator.
     shown = report.table(["kind", "name"], map(_name_row, entries))
     columns = "kind", "namespace", "name"
     rows = report.table(list(columns), map(attrgetter(*columns), entries))

@@ -73,7 +73,7 @@ def history(call: Call) -> Result:
     chosen = take_first(_choose_versions(lake, call), options.limit)
     if name is not None:
         chosen = _refuse_unknown_object(lake, name, chosen)
-    # Only one of the three is read, so they can share the iterator.
+    # Of lines, rows and data only one is read, so they can share the iterator.
     table = report.table(_HEADER, map(_history_row, chosen), spare=("root", "messages", "objects", "changes"))
     documents = ({**asdict(each), "author": each.author, "reason": each.reason} for each in chosen)
     if name is None:
@@ -188,7 +188,7 @@ def diff(call: Call) -> Result:
     data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}
     if options.definitions:
         return _show_definitions(old, new, found, data)
-    # Only one of the three is read, so they can share the iterator.
+    # Of lines, rows and data only one is read, so they can share the iterator.
     shown = report.table(
         ["change", "kind", "name"],
         ([each.change, each.kind, qualify_name(each.namespace, each.name)] for each in found),

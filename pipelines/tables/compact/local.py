@@ -198,7 +198,7 @@ class LocalRewriter:
         live = live_files(Located(self._lake.storage), stored)
         wanted = frozenset(path for group in table.groups for path in group.paths)
         done = _Begun({each.uri: each for each in live.data_files(wanted)})
-        for deletes in live.delete_files():
+        for deletes in live.list_delete_files():
             if may_concern(deletes, list(done.files.values())):
                 raise InvalidInput(_DELETES)
         self._rewrite_groups(metadata, live.located, table, done)
@@ -211,7 +211,7 @@ class LocalRewriter:
             snapshot_id=table.snapshot_id,
             replaced=done.old_files(),
             added=tuple(done.added),
-            delete_files=live.delete_uris(),
+            delete_files=live.list_delete_uris(),
             facts=_FACTS,
         )
         outcome = Outcome(

@@ -12,7 +12,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from dagster_project import table_assets
+from dagster_project import external_tables
 from dagster_project.config import ConfigError, parse
 from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import LakehouseSettings
@@ -97,9 +97,9 @@ def test_each_new_version_of_a_table_is_recorded_once(
 
 def test_all_tables_are_recorded_once_the_version_has_expired(shown: LakehouseSettings) -> None:
     lake = Lakehouse.open(shown.root)
-    assert 2 == len(table_assets.new_versions(lake, shown, None)[0])
-    assert ([], None) == table_assets.new_versions(lake, shown, lake.version)
-    assert 2 == len(table_assets.new_versions(lake, shown, 10_000)[0])
+    assert 2 == len(external_tables.new_versions(lake, shown, None)[0])
+    assert ([], None) == external_tables.new_versions(lake, shown, lake.version)
+    assert 2 == len(external_tables.new_versions(lake, shown, 10_000)[0])
 
 
 def test_a_damaged_definition_of_a_table_concerns_that_table(
@@ -122,7 +122,7 @@ def test_many_changed_tables_are_recorded_tick_by_tick(
 ) -> None:
     """The rest was never recorded. One that changes while they are is recorded again."""
     _, cursor = look(shown, instance)
-    monkeypatch.setattr(table_assets, "MOST", 2)
+    monkeypatch.setattr(external_tables, "MOST", 2)
     for number in range(5):
         shop.create_table(f"sales.t{number}", ROWS.schema)
     met: list[str] = []
@@ -149,7 +149,7 @@ def test_two_lakehouses_with_a_table_of_one_name_have_one_asset(
     shown: LakehouseSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = shown.model_copy(update={"name": "other"})
-    assert 2 == len(table_assets.specs_of((shown, other)))
+    assert 2 == len(external_tables.specs_of((shown, other)))
     assert "sales/orders of lakehouse other is no asset: another lakehouse has this key" in caplog.text
 
 
