@@ -49,4 +49,4 @@ def test_a_probe_and_a_validation_name_the_stanza_that_is_broken(
         monkeypatch.setattr(sys, "argv", ["instance", *words])
         with pytest.raises(SystemExit, match="1"):
             instance.main()
-        assert f"{file}: lakehouse 'b': rot: unknown field\n" == capsys.readouterr().out
+        assert f"{file}: lakehouse 'b': rot: unknown field; did you mean 'root'?\n" == capsys.readouterr().out
