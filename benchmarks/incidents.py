@@ -22,6 +22,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -59,6 +60,7 @@ _YOUNG_MILLIS: Final = 8_000
 _NOTICED_WITHIN: Final = 300.0
 _RETRIED_WITHIN: Final = 1500.0
 _SENT_WITHIN: Final = 150.0
+_LAUNCHED_WITHIN: Final = 60.0
 _LOOK: Final = 0.5
 _NEXT: Final = re.compile(r"use --expected-version (\d+)")
 _GARBAGE: Final = b"this is no Arrow file"
@@ -105,6 +107,8 @@ class Told:
     steps: list[str] = field(default_factory=list)
     night: str = ""
     left: str = "nothing"
+    took: float = 0.0
+    """Minutes, without the wait for the message that ends it."""
 
 
 class Scene:
@@ -238,6 +242,14 @@ class Evening:
     database: Path
     """The disk of PostgreSQL."""
     page: Page = field(default_factory=partial(Page, RUNBOOK))
+    waits: dict[str, threading.Thread] = field(default_factory=dict)
+    """What waits for the last message of an incident, by lakehouse: the next incident happens to another one."""
+
+    def settle(self, *names: str) -> None:
+        """Wait until the last incident of each of these lakehouses is over, and what was sent of it has come."""
+        for name in names:
+            if name in self.waits:
+                self.waits.pop(name).join()
 
     def options(self, name: str) -> dict[str, Any]:
         """Return the storage options of a lakehouse."""
@@ -603,12 +615,16 @@ def fill_the_database(scene: Scene) -> None:
 def _try_a_night(scene: Scene) -> None:
     """Let the nightly run begin where perhaps none can, and wait until a message says so, if one ever does."""
     scene.begun = time.time()
+    deployment = scene.evening.deployment
     try:
-        run = scene.evening.maintain(scene.name, _RETRIED_WITHIN)
-        scene.told.steps.append(f"(the nightly run: {run['status']})")
+        run_id = deployment.launch(f"{scene.name}_maintenance", seconds=_LAUNCHED_WITHIN)
+        run = deployment.finished(run_id, _RETRIED_WITHIN)
     except (AssertionError, OSError) as error:
         scene.told.steps.append(f"(no run can be launched: {str(error)[-900:]})")
-    with suppress(AssertionError):
+        time.sleep(_LAUNCHED_WITHIN)  # what is sent now is counted
+        return
+    scene.told.steps.append(f"(the nightly run: {run['status']})")
+    if run["status"] != "SUCCESS":
         scene.notice()
 
 
@@ -801,15 +817,17 @@ INCIDENTS: dict[str, tuple[str, Callable[[Scene], None]]] = {
     "a bucket was set back and went on": (ANY, partial(set_a_bucket_back, goes_on=True)),
     "the backup is full": (DISK, fill_the_backup),
     "an outage of the storage": (S3, end_the_storage),
-    "the host is full": (ANY, fill_the_host),
-    "the database is full": (ANY, fill_the_database),
     "Spark is dead": (ANY, kill_spark),
     "lakehouses.yaml is wrong": (ANY, misspell_a_stanza),
     "the backup is bad": (ANY, damage_the_backup),
     "the lakehouse is gone": (ANY, lose_the_lakehouse),
     "the data were expired": (DISK, expire_the_data),
     "the bill grows": (DISK, let_the_bill_grow),
+    "the host is full": (ANY, fill_the_host),
+    "the database is full": (ANY, fill_the_database),
 }
+_OF_ALL: Final = {end_the_storage, misspell_a_stanza, fill_the_host, fill_the_database}
+"""What also happens to the other lakehouses: none of them waits for a message meanwhile."""
 
 
 # -- the evening ------------------------------------------------------------------------------------------
@@ -926,11 +944,17 @@ def _on(disk: Path) -> Iterator[None]:
 
 
 def happen(evening: Evening, incident: str, name: str) -> Told:
-    """Let an incident happen, do what the page says, and run the maintenance of a night."""
+    """Let an incident happen, do what the page says, and run the maintenance of a night.
+
+    What is told of it is whole when its lakehouse has settled.
+    """
+    happens = INCIDENTS[incident][1]
+    evening.settle(*([*evening.waits] if happens in _OF_ALL else [name]))
     told = Told(incident, name)
     scene = Scene(evening, name, told)
+    begun = time.monotonic()
     try:
-        INCIDENTS[incident][1](scene)
+        happens(scene)
         found = evening.maintain(name)
         told.night = str(found["status"])
         if told.night != "SUCCESS":
@@ -940,22 +964,25 @@ def happen(evening: Evening, incident: str, name: str) -> Told:
             told.left = "; ".join(str(each["error"]["message"])[-600:] for each in failed)
         scene.do(DAMAGED, "verify", "--all")
         told.steps.pop()
-        _wait_for_ends(scene)
-    except (AssertionError, LookupError, ValueError) as error:
-        told.night, told.left = told.night or "not reached", f"FINDING: {error}"
-    told.messages = [json.dumps(each) for each in scene.sent()]
+    except Exception as error:  # noqa: BLE001 - it is a finding, and the other incidents are to happen, too
+        told.night, told.left = told.night or "not reached", f"FINDING: {type(error).__name__}: {error}"
+    told.took = round((time.monotonic() - begun) / 60, 1)
+    evening.waits[name] = threading.Thread(target=_tell_all, args=(scene,), daemon=True)
+    evening.waits[name].start()
     return told
 
 
-def _wait_for_ends(scene: Scene) -> None:
-    """Wait until the message that ends each problem has come, and what is sent late, too."""
+def _tell_all(scene: Scene) -> None:
+    """Wait until the message that ends each problem has come, and what is sent late, too; print what happened."""
     open_ones: Callable[[], set[str]] = lambda: _open(scene.sent())  # noqa: E731
     deadline = time.monotonic() + _SENT_WITHIN
     time.sleep(35.0)
     while open_ones() and time.monotonic() < deadline:
         time.sleep(1.0)
-    if open_ones():
+    if open_ones() and not scene.told.left.startswith("FINDING"):
         scene.told.left = f"not closed: {open_ones()}"
+    scene.told.messages = [json.dumps(each) for each in scene.sent()]
+    show(scene.told)
 
 
 def _open(messages: Sequence[dict[str, Any]]) -> set[str]:
@@ -968,12 +995,11 @@ def _open(messages: Sequence[dict[str, Any]]) -> set[str]:
 
 def show(told: Told) -> None:
     """Print what is told of an incident."""
-    print(f"== {told.name} ({told.lakehouse}): noticed by {told.noticed} after {told.minutes} minutes")
-    for each in told.messages:
-        print(f"   message: {each}")
-    for step in told.steps:
-        print(f"   step: {step}")
-    print(f"   the night: {told.night}; left: {told.left}", flush=True)
+    lines = [f"== {told.name} ({told.lakehouse}): noticed by {told.noticed} after {told.minutes} minutes"]
+    lines += [f"   message: {each}" for each in told.messages]
+    lines += [f"   step: {step}" for step in told.steps]
+    lines.append(f"   the night: {told.night}; left: {told.left}; {told.took} minutes in all")
+    print("\n".join(lines), flush=True)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -990,20 +1016,28 @@ def main(arguments: Sequence[str]) -> None:
         print("\n".join(INCIDENTS))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped
-    rows: dict[str, dict[str, Any]] = {}
+    every: list[Told] = []
     with tempfile.TemporaryDirectory(prefix="evening-") as folder, running(Path(folder), options.only) as evening:
         names = turns()
         for incident in options.only:
-            told = happen(evening, incident, names[incident])
-            show(told)
-            rows[incident] = {
-                "noticed by": told.noticed,
-                "minutes": told.minutes,
-                "messages": len(told.messages),
-                "steps": sum(not each.startswith("(") for each in told.steps),
-                "the night": told.night,
-                "left": told.left[:60],
-            }
+            every.append(happen(evening, incident, names[incident]))
+        evening.settle(*[*evening.waits])
+        of_incidents = {each for told in every for each in told.messages}
+        heard = [json.dumps(each) for _, each in evening.told.received]
+        others = [each for each in heard if each not in of_incidents]
+    print(f"{len(heard)} messages; of no incident:", *others, sep="\n   ")
+    rows: dict[str, dict[str, Any]] = {
+        told.name: {
+            "noticed by": told.noticed,
+            "minutes": told.minutes,
+            "messages": len(told.messages),
+            "steps": sum(not each.startswith("(") for each in told.steps),
+            "the night": told.night,
+            "left": told.left[:60],
+            "minutes in all": told.took,
+        }
+        for told in every
+    }
     print(report.table(rows))
     report.save("incidents", {"incidents": rows})
     if any(row["the night"] != "SUCCESS" or row["messages"] > 2 for row in rows.values()):

@@ -195,7 +195,11 @@ class Deployment:
         return data
 
     def launch(
-        self, job: str, run_config: Mapping[str, Any] | None = None, tags: Mapping[str, str] | None = None
+        self,
+        job: str,
+        run_config: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+        seconds: float = PATIENCE_SECONDS,
     ) -> str:
         """Launch a job as the launchpad does, and return the ID of the run.
 
@@ -212,7 +216,7 @@ class Deployment:
                 answer.update(self.graphql(_LAUNCH, params=params)["launchRun"])
             return answer.get("__typename") == "LaunchRunSuccess"
 
-        eventually(launched, lambda: f"{answer} {self.log('webserver')[-3000:]}")
+        eventually(launched, lambda: f"{answer} {self.log('webserver')[-3000:]}", seconds)
         run_id: str = answer["run"]["runId"]
         return run_id
 
