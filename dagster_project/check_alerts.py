@@ -32,6 +32,7 @@ _SINCE: Final = "since"
 _SETTLING: Final = "settling"
 _FAILED: Final = "failed"
 """The keys of the cursor with the memory of storages that fail; the third one is in :mod:`.notifications`."""
+_JOINED: Final = "joined"
 _SEVERITIES: Final = {each: f" ({each})" for each in (notifications.ERROR, notifications.WARNING)}
 """How what is known of a problem ends, by its severity when it was last sent or seen."""
 _SETTLES_SECONDS: Final = 75.0
@@ -56,12 +57,14 @@ class Survey:
         unreachable: lakehouses that cannot be opened, by the storage that fails, or else each by itself; each with why
             and the page that says so.
         again: problems that are known and have grown: they are sent again.
+        joined: of warnings that were no problems of their own, the runs.
     """
 
     failing: dict[str, Problem] = field(default_factory=dict)
     undecided: set[str] = field(default_factory=set)
     unreachable: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
     again: set[str] = field(default_factory=set)
+    joined: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +106,13 @@ def check_sensors(
         "again, which assets are overdue, and which runs have waited for an hour.",
     )
     def send_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        survey = Survey()
         instance = context.instance
+        known = json.loads(context.cursor or "{}")
+        survey = Survey(joined=known.pop(_JOINED, {}))
         for name, text in mistakes.items():
             about = f"{name} in lakehouses.yaml"
             survey.failing[f"stanza {name}"] = Problem(about, notifications.ERROR, text, "locations")
         repository = context.repository_def
-        known = json.loads(context.cursor or "{}")
         now = time.time()
         since = float(known.pop(_SINCE, 0 if context.cursor else now))
         memory = Memory(*(known.pop(part, {}) for part in (_SETTLING, _FAILED, notifications.TOLD)))
@@ -120,7 +123,7 @@ def check_sensors(
         compare_severities(survey, known)
         sent, failing = send_changes_of(survey, known, memory, notify, context.log)
         remembered = {_SETTLING: memory.settling, _FAILED: memory.failed, notifications.TOLD: memory.told}
-        cursor = json.dumps({**failing, _SINCE: str(since), **remembered}, sort_keys=True)
+        cursor = json.dumps({**failing, _SINCE: str(since), _JOINED: survey.joined, **remembered}, sort_keys=True)
         return dg.SensorResult(skip_reason=f"{sent} changes were sent", cursor=cursor)
 
     return [send_changes]
@@ -168,7 +171,7 @@ def add_failed_checks(survey: Survey, instance: dg.DagsterInstance, keys: Sequen
     for key, summary in summaries.items():
         record = summary.last_completed_check_execution_record
         if record is not None and isinstance(record.evaluation, dg.AssetCheckEvaluation):
-            _add_evaluation(survey, key, None, record.evaluation)
+            _add_evaluation(survey, key, None, record.evaluation, record.run_id)
 
 
 def add_failed_partitions(survey: Survey, instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]) -> None:
@@ -178,13 +181,13 @@ def add_failed_partitions(survey: Survey, instance: dg.DagsterInstance, keys: Se
         if status == _FAILS:
             evaluation = last_evaluation(instance, key.asset_key, key.name, partition)
             if evaluation is not None:
-                _add_evaluation(survey, key, partition, evaluation)
+                _add_evaluation(survey, key, partition, evaluation, info.latest_planned_run_id)
         elif status != _PASSED:
             survey.undecided.add(_check_id(key, partition))
 
 
 def _add_evaluation(
-    survey: Survey, key: dg.AssetCheckKey, partition: str | None, evaluation: dg.AssetCheckEvaluation
+    survey: Survey, key: dg.AssetCheckKey, partition: str | None, evaluation: dg.AssetCheckEvaluation, run_id: str
 ) -> None:
     if evaluation.passed:
         return
@@ -203,18 +206,25 @@ def _add_evaluation(
         text=evaluation.description or "no reason was recorded",
         page=page,
         check=key.name,
+        run_id=run_id,
     )
 
 
 def _join_warnings(survey: Survey) -> None:
-    """Leave out that a backup warns where the lakehouse itself does: most often both name one damaged snapshot."""
+    """Leave out that a backup warns where the lakehouse itself does: most often both name one damaged snapshot.
+
+    And where it did when the backup was proved: the lakehouse is proved before its backup, and ends its warning first.
+    """
     abouts = {each.about for each in survey.failing.values()}
+    before = dict(survey.joined)
+    survey.joined.clear()
     for each, problem in list(survey.failing.items()):
         if problem.check != BACKUP_VERIFIED or problem.severity != notifications.WARNING:
             continue
-        if problem.about.replace(BACKUP_VERIFIED, INTEGRITY) in abouts:
+        if problem.about.replace(BACKUP_VERIFIED, INTEGRITY) in abouts or before.get(each) == problem.run_id:
             del survey.failing[each]
             survey.undecided.add(each)
+            survey.joined[each] = problem.run_id
 
 
 def _add_unreachable(survey: Survey) -> None:

@@ -43,6 +43,7 @@ class Problem:
         check: the name of the check, where it is one.
         lakehouses: those that cannot be opened, where that is the problem.
         settles: it may end by itself, and more may follow of the same cause: it is sent when it has lasted.
+        run_id: the run that evaluated the check.
     """
 
     about: str
@@ -52,6 +53,7 @@ class Problem:
     check: str | None = None
     lakehouses: Sequence[str] = ()
     settles: bool = False
+    run_id: str = ""
 
 
 def failure_sensors(

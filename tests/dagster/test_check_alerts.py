@@ -35,10 +35,9 @@ def instance(memory: str) -> Iterator[dg.DagsterInstance]:
         yield local
 
 
-def definitions(check: str, *, passed: bool = True, severity: str = "ERROR") -> dg.Definitions:
-    """Return an asset with a check, whose result is given."""
+def definitions(*checks: str, passed: bool = True, severity: str = "ERROR") -> dg.Definitions:
+    """Return an asset with checks, whose result is given."""
 
-    @dg.asset_check(asset=BACKUP, name=check)
     def evaluate() -> dg.AssetCheckResult:
         return dg.AssetCheckResult(
             passed=passed, severity=dg.AssetCheckSeverity[severity], description="it breaks 2 invariants"
@@ -48,7 +47,8 @@ def definitions(check: str, *, passed: bool = True, severity: str = "ERROR") -> 
     def back_up() -> None:
         """Do nothing."""
 
-    return dg.Definitions(assets=[back_up], asset_checks=[evaluate])
+    made = [dg.asset_check(asset=BACKUP, name=each)(evaluate) for each in checks]
+    return dg.Definitions(assets=[back_up], asset_checks=made)
 
 
 def evaluated(instance: dg.DagsterInstance, *, passed: bool, severity: str = "ERROR", check: str = VERIFIED) -> None:
@@ -58,11 +58,11 @@ def evaluated(instance: dg.DagsterInstance, *, passed: bool, severity: str = "ER
     assert subset.execute_in_process(instance=instance).success
 
 
-def tick(webhook: Received, instance: dg.DagsterInstance, cursor: str | None, check: str = VERIFIED) -> str | None:
-    """Evaluate the sensor over definitions that have the check."""
+def tick(webhook: Received, instance: dg.DagsterInstance, cursor: str | None, *checks: str) -> str | None:
+    """Evaluate the sensor over definitions that have the checks."""
     notifications = Notifications.model_validate({"webhook": webhook.url, "ui": "https://dagster.local"})
     (sensor,) = check_alerts.check_sensors(notifications)
-    repository = definitions(check).get_repository_def()
+    repository = definitions(*(checks or [VERIFIED])).get_repository_def()
     context = dg.build_sensor_context(instance=instance, cursor=cursor, repository_def=repository)
     result: Any = sensor(context)
     return str(result.cursor)
@@ -145,6 +145,27 @@ def test_a_warning_is_sent_as_a_warning_and_again_when_it_is_an_error(
     evaluated(instance, passed=True)
     tick(webhook, instance, cursor)
     assert "backup_verified of lakehouse/sales: it does not fail any more" == webhook.messages[-1]["text"]
+
+
+def test_what_a_backup_warned_of_with_its_lakehouse_does_not_begin_where_that_ends(
+    webhook: Received, instance: dg.DagsterInstance
+) -> None:
+    """The nightly run proves the lakehouse first. If the backup warns again after that, it is sent."""
+    cursor = None
+    for check, passed, sent in (
+        (assets.INTEGRITY, False, ["integrity", "warning"]),
+        (VERIFIED, False, []),
+        (assets.INTEGRITY, True, ["integrity", "info"]),
+        (VERIFIED, False, [VERIFIED, "warning"]),
+        (assets.INTEGRITY, False, ["integrity", "warning"]),
+        (assets.INTEGRITY, True, ["integrity", "info"]),
+        (VERIFIED, True, [VERIFIED, "info"]),
+    ):
+        webhook.messages.clear()
+        evaluated(instance, passed=passed, severity="WARN", check=check)
+        for _ in range(2):
+            cursor = tick(webhook, instance, cursor, assets.INTEGRITY, VERIFIED)
+        assert sent == [word for each in webhook.messages for word in (each["text"].split()[0], each["severity"])]
 
 
 @pytest.mark.parametrize(("severity", "sent"), [("ERROR", ["error"]), ("WARN", [])])
