@@ -27,6 +27,7 @@ from pipelines.summary import Table, count, findings_table
 from pipelines.tables.files import EVERY
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.errors import Corrupt, InvalidDefinition, NotALakehouse, VersionNotFound
+from trinitylake_core.locations import parse
 from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.storage import Storage, open_storage, same_place
 from trinitylake_core.versions import from_millis
@@ -303,9 +304,9 @@ def _is_lost(lake: Lakehouse, backup: Lakehouse, finding: Finding) -> bool:
     """
     known = finding.versions
     is_old = bool(known) and known[-1] < backup.version
-    if finding.snapshot is None and not is_old:
-        return False
     path = finding.file
+    if (finding.snapshot is None and not is_old) or parse(path) is None:
+        return False
     ours = lake.storage.read_or_missing(path)
     theirs = backup.storage.read_or_missing(path)
     return ours == theirs or not is_sound(path, ours)

@@ -497,6 +497,8 @@ class _Export(JobRun[Config, Report]):
         if last >= self.version:
             raise CorruptDefinition(f"{why}; nothing was changed", path=path, invariant="I15")
         if parsed is not None and parsed.version is not None:
+            if parsed.version in self.half_lost:  # another export has marked it meanwhile
+                return
             raise CorruptNode(f"{why}; nothing was changed", path=path, invariant="I14")
         if first >= IN_SNAPSHOT:
             name = self.snapshots[first - IN_SNAPSHOT]
@@ -647,7 +649,9 @@ class _Export(JobRun[Config, Report]):
         """
         for version in sorted(self.to_mark):
             path = root_path(version)
-            self.target.replace(path, LOST_MARK + self.target.read(path))
+            data = self.target.read(path)
+            if not data.startswith(LOST_MARK):  # another export may have
+                self.target.replace(path, LOST_MARK + data)
 
     def create_roots(self, to: Destination) -> int:
         """Create the roots that are missing; return their bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ import pytest
 from pipelines import backup, expire, export, mend
 from tests.support.lakes import FAST, compacted, filled, new_lake
 from tests.support.surgery import Surgery
-from trinitylake_core import Lakehouse
+from trinitylake_core import Lakehouse, spec
 from trinitylake_core.clock import now_millis
+from trinitylake_core.commits.changes import NewDefinition, commit_summary
+from trinitylake_core.commits.commit import commit
+from trinitylake_core.definitions import LakehouseDef, altered_lakehouse
 from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.versions import Root
 
 LOCAL = backup.Config(engine="local")
 
@@ -191,3 +196,20 @@ def test_what_only_older_versions_need_is_proved_before_they_expire_here(lake: L
     expire.run(lake, expire.Config("local", keep_last=1, now_millis=clock_later))
     exported(lake, target, history=True)
     assert 2 == backup.run(lake, target, LOCAL).versions_verified, "what has expired here was proved before"
+
+
+def test_a_snapshot_whose_root_leads_outside_is_a_problem_and_no_error(lake: Lakehouse, target: Storage) -> None:
+    """Nobody can ask either side for such a file; the check ended with an error."""
+    lake.create_snapshot("monthly")
+
+    def edit(before: LakehouseDef, _: Root) -> LakehouseDef:
+        after = altered_lakehouse(before, properties={})
+        after.snapshots["monthly"].root_node_file_path = "../outside"
+        return after
+
+    backend = lake.refresh().backend
+    commit(backend, backend.newest(), NewDefinition(backend, spec.OP_ALTER, commit_summary(), edit))
+    shutil.copytree(Surgery(lake.root, 3).directory, Surgery(target.root, 3).directory, dirs_exist_ok=True)
+    found = backup.run(lake.refresh(), target, LOCAL)
+    assert "'../outside'" in problem(found)
+    assert not found.is_lost_here

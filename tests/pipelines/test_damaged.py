@@ -24,6 +24,7 @@ from trinitylake_core.errors import StorageError
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import open_storage
 from trinitylake_core.storage.base import BaseStorage
+from trinitylake_core.versions import LOST_MARK
 
 DAY = 86_400_000
 
@@ -332,6 +333,33 @@ def test_a_definition_that_proves_itself_in_the_copy_is_never_replaced(tmp_path:
     done = export.run(lake.refresh(), copy, config, storage_options=FAST)
     assert ({other, cut}, True) == (set(done.plan.kept), done.plan.is_whole)
     assert [good[other], good[cut]] == [there.read(other), there.read(cut)]
+
+
+def test_an_export_beside_another_one_that_marks_a_lost_version_goes_on(tmp_path: Path) -> None:
+    """It met the mark where it had just read a root, and ended with an error."""
+    lake, copy = filled(new_lake(tmp_path), tables=28), (tmp_path / "copy").as_uri()
+    good, bad = lake.version, compacted(lake)
+    path = min(set(bad.node.children) - set(lake.at(version=good).root_node.node.children))
+    lake.refresh().rollback(version=good, reason="incident")
+    config = export.Config(history=True, engine="local")
+    export.run(lake.refresh(), copy, config, storage_options=FAST)
+    here, there = (Surgery(root, lake.definition.order) for root in (lake.root, copy))
+    here.remove(path)
+    there.remove(path)
+    mend.run(lake, mend.Config("incident", lost=(bad.version,), engine="local"))
+    place = root_path(bad.version)
+    whole, target = there.read(place), open_storage(copy, FAST)
+
+    def mark(kind: str, asked: str, action: Callable[[], Any]) -> Any:
+        answer = action()
+        if asked == place:
+            there.write(place, LOST_MARK + whole)
+        return answer
+
+    assert isinstance(target, BaseStorage)
+    target.interceptor = mark
+    assert export.run(lake.refresh(), target, config).plan.is_whole
+    assert LOST_MARK + whole == there.read(place)
 
 
 def test_a_definition_of_the_newest_version_that_is_damaged_at_both_sides_is_no_loss_of_older_ones(
