@@ -401,9 +401,7 @@ class _TablesCompaction(TablesRun[Policy, Report]):
         """Have the engines rewrite tables, and note what became of each."""
         some = list(tables)
         for done, each in enumerate(self.engines.rewrite(some), 1):
-            before = outcomes.get(each.table)
-            conflicts = each.conflicts + (0 if before is None else before.conflicts)
-            outcomes[each.table] = replace(each, conflicts=conflicts)
+            outcomes[each.table] = model.join_outcomes(outcomes.get(each.table), each)
             self.progress("rewrite", done, len(some))
 
     def _plan_again(self, names: set[str]) -> list[PlannedTable]:

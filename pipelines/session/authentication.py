@@ -22,6 +22,9 @@ SECRET: Final = "spark.authenticate.secret"  # noqa: S105 - the name of a settin
 PRIVATE: Final[Mapping[str, str]] = {AUTHENTICATE: "true", "spark.network.crypto.enabled": "true"}
 """What each session is started with."""
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+CONNECT_PORT: Final = 15002
+_ANY_CALL: Final = "/spark.connect.SparkConnectService/Config"
+_ANSWER_SECONDS: Final = 20.0
 _OTHERWISE: Final = (
     f"To go without, set {AUTHENTICATE}: false in conf: then whoever reaches its ports has the storage's keys"
 )
@@ -72,15 +75,42 @@ def refuse_open_remote(remote: str, conf: Mapping[str, str]) -> None:
     )
 
 
-def refuse_open_server(session: SparkSession, conf: Mapping[str, str]) -> None:
-    """End a session of Spark Connect whose server does not authenticate its executors. Raises ``InvalidInput``."""
-    if _goes_without(conf) or (session.conf.get(AUTHENTICATE, "false") or "").lower() == "true":
+def refuse_open_server(session: SparkSession, remote: str, conf: Mapping[str, str]) -> None:
+    """End a session of Spark Connect whose server lets others at what we send there. Raises ``InvalidInput``.
+
+    Its executors authenticate nobody, or without TLS, so without a proxy, it works for whoever reaches its port.
+    """
+    if _goes_without(conf):
         return
-    session.stop()
-    raise InvalidInput(
-        f"the Spark Connect server was started without {AUTHENTICATE}: start it with {AUTHENTICATE}=true and "
-        f"spark.network.crypto.enabled=true. {_OTHERWISE}"
-    )
+    told = ""
+    place, _, parameters = remote.partition(";")
+    if (session.conf.get(AUTHENTICATE, "false") or "").lower() != "true":
+        told = (
+            f"the Spark Connect server was started without {AUTHENTICATE}: start it with {AUTHENTICATE}=true and "
+            "spark.network.crypto.enabled=true"
+        )
+    elif "use_ssl=true" not in parameters.lower() and _works_for_all(place):
+        told = (
+            "the Spark Connect server works for every user of this machine: start it with a random "
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN in its environment, give this program the same, and name the server "
+            "sc://localhost:PORT"
+        )
+    if told:
+        session.stop()
+        raise InvalidInput(f"{told}. {_OTHERWISE}")
+
+
+def _works_for_all(place: str) -> bool:
+    """Whether a server looks at a call that has no token. What it looks at is empty, so it does nothing."""
+    import grpc
+
+    server = urlsplit(place)
+    with grpc.insecure_channel(f"{server.hostname}:{server.port or CONNECT_PORT}") as channel:
+        try:
+            channel.unary_unary(_ANY_CALL)(b"", timeout=_ANSWER_SECONDS)
+        except grpc.RpcError as error:
+            return error.code() is not grpc.StatusCode.UNAUTHENTICATED
+    return True
 
 
 def _goes_without(conf: Mapping[str, str]) -> bool:

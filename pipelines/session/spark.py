@@ -39,6 +39,7 @@ import pipelines
 import trinitylake_core
 from pipelines.session import compat
 from pipelines.session.authentication import (
+    CONNECT_PORT,
     PRIVATE,
     SECRET,
     explain_no_start,
@@ -583,7 +584,6 @@ _GET_JAVA: Final = (
     'get it with "sudo apt install openjdk-17-jre-headless" (Debian, Ubuntu) or "brew install openjdk@17" (macOS), '
     'or name one with "export JAVA_HOME=/path/to/jdk-17"'
 )
-_CONNECT_PORT: Final = 15002
 _PROBE_SECONDS: Final = 5.0
 
 
@@ -655,7 +655,7 @@ def check_connect_server(remote: str) -> None:
     try:
         parts = urlsplit(remote)
         host = parts.hostname
-        port = parts.port or _CONNECT_PORT
+        port = parts.port or CONNECT_PORT
     except ValueError:
         host = None
         port = 0
@@ -710,7 +710,7 @@ def _start(config: SessionConfig) -> SparkSession:
         lines = str(java.toString()).splitlines() or ["Java does not say why"]
         raise InvalidInput(explain_no_start(config.master, lines[0])) from None
     if is_connect_mode:
-        refuse_open_server(session, config.conf)
+        refuse_open_server(session, config.remote or "", config.conf)
     is_elsewhere = is_connect_mode or cores is None
     chooses_partitions = is_elsewhere and PARTITIONS not in config.conf
     _known[session] = _Known(config.parallelism, chooses_partitions)

@@ -21,7 +21,7 @@ from pyspark import SparkContext
 from pipelines import expire, tables_clean, tables_compact, tables_expire
 from pipelines.job import NEVER_CANCELLED
 from pipelines.session import SessionConfig, get_session, lazy_session
-from pipelines.tables.compact import model, plan
+from pipelines.tables.compact import model, plan, statements
 from pipelines.tables.compact import spark as engine
 from pipelines.tables.compact.decision import GroupRules, decide_table
 from pipelines.tables.compact.model import Outcome, PlannedGroup, PlannedTable, Settings
@@ -270,6 +270,77 @@ def test_what_spark_did_not_rewrite_is_not_done_although_manifests_were_merged(l
     assert ["files (3)" in each.reason for each in found] == [True, True, False], found
 
 
+def _run_out_of_time(root: str) -> Outcome:
+    """Compact a table of many partitions whose time is over before Spark has begun a job for any of them."""
+    with _started(root) as spark:
+        spark.run("CREATE TABLE l.a.t (x INT, p INT) PARTITIONED BY (p)")
+        for number in range(2):
+            spark.run(f"INSERT INTO l.a.t SELECT {number}, id FROM range({_GROUPS})")
+        planned = spark.plan("t")
+        call = engine._TableRewrite._call
+
+        def call_late(self: Any, *given: str) -> list[tuple[Any, ...]]:
+            self._catalog._ends = 0.0
+            return call(self, *given)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine._TableRewrite, "_call", call_late)
+            patch.setattr(statements, "_ASK_SECONDS", 0.01)
+            [late] = spark.compact(planned)
+        return late
+
+
+_GROUPS: Final = 20
+
+
+def test_a_table_whose_time_is_over_is_stopped_whatever_jobs_come_after_the_first(lake: Lakehouse) -> None:
+    """Iceberg goes on with the next files where a job is stopped, and before the first one there is none to stop."""
+    late = _with_spark(lake, _run_out_of_time)
+    assert model.TIMEOUT == late.outcome, late
+    assert late.partitions < _GROUPS / 2, late
+
+
+def _lose_a_commit(root: str) -> list[Outcome]:
+    """Compact tables of which the second commit is lost: by the engine, and by the job, which plans once more."""
+    commit, call = TrinityLakeCatalog.commit_tables, engine._TableRewrite._call
+    with _started(root) as spark:
+        for name in ("t0", "t1"):
+            spark.run(f"CREATE TABLE l.a.{name} (x INT, p INT) PARTITIONED BY (p)")
+            for number in range(3):
+                spark.run(f"INSERT INTO l.a.{name} SELECT {number}, id FROM range(2)")
+        planned = spark.plan("t0")
+        frozen: list[str] = []
+
+        def commit_first(self: Any, commits: Any) -> Any:
+            made = commit(self, commits)
+            name = str(commits[0][0])
+            if name not in frozen:
+                frozen.append(name)
+                spark.lake.refresh().freeze(reason="a test")
+            return made
+
+        def call_and_thaw(self: Any, *given: str) -> list[tuple[Any, ...]]:
+            told = call(self, *given)
+            if spark.lake.refresh().frozen:
+                spark.lake.thaw()
+            return told
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TrinityLakeCatalog, "commit_tables", commit_first)
+            patch.setattr(engine._TableRewrite, "_call", call_and_thaw)
+            [lost] = spark.compact(planned)
+            how = tables_compact.Config(pattern="a.t1", engine="spark", rules=GroupRules(min_files=2))
+            report = tables_compact.run(spark.lake.refresh(), how, spark.spark)
+        assert ({}, 6, 2) == (report.failures, report.files_before, report.files_made)
+        return [lost, *report.outcomes]
+
+
+def test_a_table_of_which_a_part_was_lost_is_lost_and_the_job_rewrites_the_rest(lake: Lakehouse) -> None:
+    found = _with_spark(lake, _lose_a_commit)
+    assert [model.LOST, model.DONE] == [each.outcome for each in found], found
+    assert [(1, 3, 1), (2, 6, 1)] == [(each.partitions, each.files, each.conflicts) for each in found], found
+
+
 def _rewrite_badly(root: str) -> None:
     with _started(root) as spark:
         spark.run("CREATE TABLE l.a.t (x INT, p INT) PARTITIONED BY (p)")
@@ -410,8 +481,12 @@ def _keep_ids(root: str) -> None:
             [only] = spark.compact(replace(planned, groups=(), manifests=4), prove=model.HASH)
             assert model.UNSUPPORTED == only.outcome
             assert "gives rows of format version 3 other IDs" in only.reason
-        [done] = spark.compact(planned, prove=model.HASH)
-        assert (model.DONE, model.HASH, "") == (done.outcome, done.proved, done.reason), done
+            [done] = spark.compact(replace(planned, groups=planned.groups, manifests=4))
+            assert (model.DONE, 0) == (done.outcome, done.manifests), "only files were rewritten"
+        spark.run("INSERT INTO l.a.ids VALUES (3, 1)")
+        before = spark.run(asked)
+        [done] = spark.compact(replace(spark.plan("ids"), manifests=2), prove=model.HASH)
+        assert (model.DONE, model.HASH, "", 2) == (done.outcome, done.proved, done.reason, done.manifests), done
         assert before == spark.run(asked)
 
 

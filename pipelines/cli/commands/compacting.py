@@ -63,7 +63,7 @@ _HOW: Final = (
         help="prove the rows by counts, nulls and bounds in manifests (default), by a hash of the rows, or not",
     ),
     size("--budget", "budget_bytes", help="rewrite at most so much, the best gain for its cost first (default: all)"),
-    age("--budget-time", "budget_seconds", help="begin no table after so long (default: no limit)"),
+    age("--budget-time", "budget_seconds", help="begin no table after so long, and stop those under way"),
     option(
         "--engine",
         choices=ENGINES,

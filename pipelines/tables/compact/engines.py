@@ -8,7 +8,15 @@ from typing import Final
 
 from pipelines.job import Cancel, Session
 from pipelines.tables.compact.local import LocalRewriter
-from pipelines.tables.compact.model import UNSUPPORTED, Outcome, PlannedGroup, PlannedTable, Settings, TableEngine
+from pipelines.tables.compact.model import (
+    UNSUPPORTED,
+    Outcome,
+    PlannedGroup,
+    PlannedTable,
+    Settings,
+    TableEngine,
+    join_outcomes,
+)
 from pipelines.tables.compact.spark import SparkRewriter
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
@@ -101,7 +109,7 @@ class Engines:
                     begun[outcome.table] = outcome
                 else:
                     why = "; ".join(filter(None, [outcome.reason, *reasons]))
-                    yield _join_outcomes(begun.get(outcome.table), replace(outcome, reason=why))
+                    yield join_outcomes(begun.get(outcome.table), replace(outcome, reason=why))
 
     def _why_not_after(self, engine: TableEngine, left: PlannedTable) -> list[str | None]:
         """Return why each engine after one cannot rewrite what that has left; ``None``: it can."""
@@ -113,17 +121,3 @@ class Engines:
         """Give back what the engines hold."""
         for each in self._engines:
             each.close()
-
-
-def _join_outcomes(first: Outcome | None, last: Outcome) -> Outcome:
-    """Return the outcome of a table of which one engine has rewritten a part, or nothing, and another one the rest."""
-    if first is None:
-        return last
-    sums = {name: getattr(first, name) + getattr(last, name) for name in _SUMMED}
-    engines = last.engine
-    if first.commits:
-        engines = f"{first.engine}, {engines}"
-    return replace(last, engine=engines, **sums)
-
-
-_SUMMED: Final = ("partitions", "files", "after", "bytes", "bytes_after", "seconds", "commits", "conflicts")

@@ -229,6 +229,20 @@ class Outcome:
     manifests: int = 0
 
 
+def join_outcomes(first: Outcome | None, last: Outcome) -> Outcome:
+    """Return the outcome of a table of which one rewrite has replaced a part, or nothing, and a later one the rest."""
+    if first is None:
+        return last
+    sums = {name: getattr(first, name) + getattr(last, name) for name in _SUMMED}
+    engines = last.engine
+    if first.commits and first.engine != engines:
+        engines = f"{first.engine}, {engines}"
+    return replace(last, engine=engines, manifests=max(first.manifests, last.manifests), **sums)
+
+
+_SUMMED: Final = ("partitions", "files", "after", "bytes", "bytes_after", "seconds", "commits", "conflicts")
+
+
 class TableEngine(Protocol):
     """Rewrites files of tables.
 

@@ -196,6 +196,7 @@ class _TableRewrite:
         self._table = table
         self._failed = Outcome(table.name, model.UNREADABLE, engine.name)
         self._began_at = lake.version
+        self._has_merged = False
 
     def run(self) -> Outcome:
         """Rewrite the table; what its own files and writers cause is its outcome."""
@@ -242,7 +243,8 @@ class _TableRewrite:
             if self._table.groups:
                 failed = self._rewrite_files(before)
             if self._merges_manifests():
-                self._call("rewrite_manifests", "use_caching => false")
+                [(rewritten, *_)] = self._call("rewrite_manifests", "use_caching => false")
+                self._has_merged = rewritten > 0
         except StatementTimeout as error:
             return replace(self._failed, outcome=model.TIMEOUT, reason=str(error))
         except StatementFailed as error:
@@ -377,14 +379,13 @@ class _TableRewrite:
             bytes=sum(each.size for each in removed.values()),
             bytes_after=sum(each.size for each in added.values()),
             commits=sum(self._is_ours(each) for each in after.since(before) or ()),
-            manifests=self._table.manifests,
+            manifests=self._table.manifests if self._has_merged else 0,
         )
         if not (done.reason or self._merges_manifests()):
             done = replace(done, reason=_OLD_ICEBERG)
         if left and not stopped:
-            kind = model.DONE if done.partitions else model.LOST
             why = f"{left} of {len(self._table.groups)} partitions were lost to writers"
-            done = replace(done, outcome=kind, reason=why, conflicts=left)
+            done = replace(done, outcome=model.LOST, reason=why, conflicts=left)
         if self._settings.prove == model.UNPROVED:
             return done
         try:

@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,8 @@ _RELEASE: Final = re.compile(r"(\d{1,3})\.(\d{1,3})")
 _KEEPS_ROWS: Final = (1, 12)
 _ASK_SECONDS: Final = 0.5
 """How often it is asked whether the job shall stop while a statement runs."""
+_STOP_SECONDS: Final = 0.05
+"""How often what a statement has begun is stopped, once it shall: shorter than any job that rewrites files."""
 
 
 class StatementTimeout(Exception):
@@ -94,8 +96,7 @@ class SparkCatalog:
                     self._cancel.check()
                     self._refuse_late()
                 except BaseException:
-                    with suppress(Exception):  # Spark may have ended
-                        self._interrupt(tag)
+                    self._stop(running, tag)
                     raise
             try:
                 return running.result()
@@ -104,6 +105,13 @@ class SparkCatalog:
                 if failure is None:
                     raise
                 raise failure from error
+
+    def _stop(self, running: Future[list[tuple[Any, ...]]], tag: str) -> None:
+        """Interrupt what a statement has begun until it ends: Iceberg goes on with other jobs where one is stopped."""
+        while not running.done():
+            with suppress(Exception):  # Spark may have ended
+                self._interrupt(tag)
+            wait([running], timeout=_STOP_SECONDS)
 
     def _refuse_late(self) -> None:
         if self._ends is not None and time.monotonic() > self._ends:
