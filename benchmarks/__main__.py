@@ -13,6 +13,7 @@ _ON_REQUEST = {
     "cluster",
     "endpoints",
     "fleet",
+    "fleet_nights",
     "incidents",
     "large",
     "nights",

@@ -287,7 +287,7 @@ def measured(
         },
     }
     report_so_far(figures)
-    drained = _drain(server, options.drain)
+    drained = drain(server, options.drain)
     commits.stop()
     sampler.stop()
     looker.stop()
@@ -308,7 +308,7 @@ def measured(
     }
 
 
-def _drain(server: PostgresServer, minutes: float) -> float | None:
+def drain(server: PostgresServer, minutes: float) -> float | None:
     """Wait until no run is queued or at work; return how many minutes that took, or ``None`` if it took too long."""
     begun = time.monotonic()
     open_ones = "SELECT count(*) FROM runs WHERE status NOT IN ('SUCCESS', 'FAILURE', 'CANCELED')"

@@ -167,7 +167,8 @@ def clean_tables(folder: Path, spark: Any = None) -> int:
 
 
 @contextmanager
-def _spark_over(folder: Path) -> Iterator[SparkCatalog]:
+def open_spark(folder: Path) -> Iterator[SparkCatalog]:
+    """Yield the catalog of a lakehouse in a Spark of this machine that has started."""
     conf = {"spark.ui.enabled": "false"}
     spark = get_session(SessionConfig(master="local[2]", iceberg=TESTED, log_level="OFF", conf=conf))
     with endpoint(Lakehouse.open(folder.as_uri())) as at:
@@ -200,7 +201,7 @@ def measure(way: str, folder: Path, files: int) -> dict[str, float]:
     if way in _HERE:
         _, act = _HERE[way]
         return _measure(lambda: act(folder), files, way)
-    with _spark_over(folder) as catalog:
+    with open_spark(folder) as catalog:
         catalog.run(f"SELECT count(*) FROM {catalog.name}.bench.t.files")  # noqa: S608 - Java compiles what it needs
         if way == _ORPHANS:
             return _measure(lambda: remove_orphan_files(catalog), files, way)

@@ -6,6 +6,7 @@ Ours and the peer take turns, each in a process and a folder of its own that ano
 all threads and child processes, without PostgreSQL; time says something on an idle machine only.
 
 * **clean**: ``expire`` and ``clean`` of so many files that are needed and as many that are not, beside ``VACUUM FULL``.
+* **tables clean**: the same of files of one Iceberg table.
 * **create**: all objects by one transaction, by columns of 50,000 rows.
 * **changed**: so many of the objects, a third set, a third deleted, a third inserted; committed and compacted.
 * **a run**: the process of a maintenance run of 100 tables in which nothing changed, beside a run that does nothing.
@@ -173,10 +174,14 @@ def rows_of(files: int, objects: int) -> dict[str, dict[str, Side]]:
         "ours": (fill_instance, partial(prepare_run, is_empty=False)),
         "an empty run": (fill_instance, partial(prepare_run, is_empty=True)),
     }
-    rows[f"clean, {files:,} of {2 * files:,} files"] = {  # the last one, because it deletes
-        "ours": (partial(_fill, jobs.fill_lakehouse, files), partial(prepare_removal, jobs.expire_and_clean)),
-        "deltalake": (partial(_fill, jobs.fill_delta, files), partial(prepare_removal, jobs.vacuum_full)),
+    vacuumed: Side = (partial(_fill, jobs.fill_delta, files), partial(prepare_removal, jobs.vacuum_full))
+    removals: dict[str, tuple[Callable[[Path, int], None], jobs.Act]] = {
+        "clean": (jobs.fill_lakehouse, jobs.expire_and_clean),
+        "tables clean": (jobs.fill_table, jobs.clean_tables),
     }
+    for name, (fill, act) in removals.items():  # the last ones, because they delete
+        ours = (partial(_fill, fill, files), partial(prepare_removal, act))
+        rows[f"{name}, {files:,} of {2 * files:,} files"] = {"ours": ours, "deltalake": vacuumed}
     return rows
 
 

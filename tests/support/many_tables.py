@@ -6,6 +6,7 @@ Names that differ have one length, and the Avro files are not packed, so a name 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from pyiceberg.table import Table
 
 from tests.support.icebergs import new_iceberg, with_table
 from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.storage import Storage
 from trinitylake_core.tables import ICEBERG, METADATA_LOCATION
 
 _NAMESPACE: Final = "many"
@@ -30,25 +32,39 @@ def many_tables(
     In each of the versions that follow the first one a share of the tables gets new metadata, and shares its snapshot.
     """
     catalog = new_iceberg(directory, order)
-    table = with_table(catalog, f"{_NAMESPACE}.t0000", 1, properties={_PACKED: _UNPACKED})
-    files = _files(table, manifests)
-    definition = catalog.lakehouse.refresh().table(_NAMESPACE, "t0000")
-    own = Path(table.location()).name
-    root = Path(table.location().removeprefix("file://")).parent
-    named, identity = dict(definition.format_properties), str(table.metadata.table_uuid)
-    with catalog.lakehouse.transaction() as txn:
-        for number in range(1, tables):
-            name = f"t{number:04}-{uuid.uuid4().hex[:12]}"
-            _write(root / name, files, {own.encode(): name.encode(), identity.encode(): str(uuid.uuid4()).encode()})
-            fields = {key: value.replace(own, name) for key, value in named.items()}
-            txn.create_table(_NAMESPACE, name[:5], table_format=ICEBERG, table_type="MANAGED", format_properties=fields)
+    fill_tables(catalog, tables, manifests)
     for version in range(1, versions):
-        _change(catalog, version, tables // versions or 1, tables)
+        change_tables(catalog, version, tables // versions or 1, tables)
     catalog.lakehouse.refresh()
     return catalog
 
 
-def _files(table: Table, manifests: int) -> dict[str, bytes]:
+def fill_tables(catalog: TrinityLakeCatalog, tables: int, manifests: int) -> None:
+    """Create so many tables in an empty lakehouse, each with manifests of its own, on whatever storage."""
+    table = with_table(catalog, f"{_NAMESPACE}.t0000", 1, properties={_PACKED: _UNPACKED})
+    lake = catalog.lakehouse.refresh()
+    definition = lake.table(_NAMESPACE, "t0000")
+    root, _, own = table.location().removeprefix(lake.storage.root).rpartition("/")
+    files = _files(table, manifests, lake.storage, f"{root}/{own}/")
+    names = [f"t{number:04}-{uuid.uuid4().hex[:12]}" for number in range(1, tables)]
+    identity = str(table.metadata.table_uuid)
+
+    def copy_files() -> Iterator[tuple[str, bytes]]:
+        for name in names:
+            new = {own.encode(): name.encode(), identity.encode(): str(uuid.uuid4()).encode()}
+            for path, data in files.items():
+                for old, other in new.items():
+                    data = data.replace(old, other)  # noqa: PLW2901 - one after the other
+                yield f"{root}/{name}/{path}", data
+
+    lake.storage.write_many(copy_files())
+    with lake.transaction() as txn:
+        for name in names:
+            fields = {key: value.replace(own, name) for key, value in definition.format_properties.items()}
+            txn.create_table(_NAMESPACE, name[:5], table_format=ICEBERG, table_type="MANAGED", format_properties=fields)
+
+
+def _files(table: Table, manifests: int, storage: Storage, place: str) -> dict[str, bytes]:
     """Write a table's list with more manifests; return what its directory holds, but for data, by name."""
     snapshot = table.current_snapshot()
     assert snapshot is not None
@@ -56,21 +72,21 @@ def _files(table: Table, manifests: int) -> dict[str, bytes]:
     known = one.manifest_path.rpartition("/")[2]
     (entry,) = one.fetch_manifest_entry(table.io)
     data_file = entry.data_file.file_path.rpartition("/")[2]
-    metadata = Path(table.location().removeprefix("file://"), "metadata")
-    content, found = (metadata / known).read_bytes(), dict[str, bytes]()
+    content, found = storage.read(f"{place}metadata/{known}"), dict[str, bytes]()
     lists = [_named(one, one.manifest_path)]
     for number in range(1, manifests):
         name, data = f"{uuid.uuid4()}-m0.avro", f"{number:08}-0-{uuid.uuid4()}.parquet"[-len(data_file) :]
         assert (len(name), len(data)) == (len(known), len(data_file))
-        found[f"metadata/{name}"] = content.replace(data_file.encode(), data.encode())
+        found[f"{place}metadata/{name}"] = content.replace(data_file.encode(), data.encode())
         lists.append(_named(one, one.manifest_path.replace(known, name)))
-    listed = table.io.new_output(snapshot.manifest_list)
-    (metadata / snapshot.manifest_list.rpartition("/")[2]).unlink()
-    with write_manifest_list(2, listed, snapshot.snapshot_id, None, 1, _UNPACKED) as writer:
+    storage.delete_many([snapshot.manifest_list.removeprefix(storage.root)])
+    with write_manifest_list(
+        2, table.io.new_output(snapshot.manifest_list), snapshot.snapshot_id, None, 1, _UNPACKED
+    ) as writer:
         writer.add_manifests(lists)
-    for name, written in found.items():
-        (metadata.parent / name).write_bytes(written)
-    return {f"metadata/{path.name}": path.read_bytes() for path in metadata.iterdir()}
+    storage.write_many(found.items())
+    there = [each.path for each in storage.list(f"{place}metadata/")]
+    return {path.removeprefix(place): storage.read(path) for path in there}
 
 
 def _named(manifest: ManifestFile, path: str) -> ManifestFile:
@@ -85,15 +101,7 @@ _FIELDS: Final = (
 )  # fmt: skip
 
 
-def _write(directory: Path, files: dict[str, bytes], names: dict[bytes, bytes]) -> None:
-    (directory / "metadata").mkdir(parents=True)
-    for each, data in files.items():
-        for old, new in names.items():
-            data = data.replace(old, new)  # noqa: PLW2901 - one after the other
-        (directory / each).write_bytes(data)
-
-
-def _change(catalog: TrinityLakeCatalog, version: int, count: int, tables: int) -> None:
+def change_tables(catalog: TrinityLakeCatalog, version: int, count: int, tables: int) -> None:
     """Commit a version in which some tables have a copy of their metadata."""
     lake = catalog.lakehouse.refresh()
     with lake.transaction() as txn:
