@@ -50,7 +50,7 @@ from tests.support.s3_servers import KEY, SECRET
 from tests.support.slow_s3 import SlowS3, run_slow_s3
 from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg import TrinityLakeCatalog
-from trinitylake_core.tables import ICEBERG
+from trinitylake_core.tables import METADATA_LOCATION
 
 Row = dict[str, Any]
 Lakes = Mapping[str, Lakehouse]
@@ -93,7 +93,7 @@ def make_lakehouse(root: str, options: Mapping[str, Any], tables: int, *, plain:
 
 def change(lake: Lakehouse, number: int, count: int, tables: int) -> None:
     """Commit a version in which so many tables are others."""
-    if lake.table("many", "t0000").table_format == ICEBERG:
+    if METADATA_LOCATION in lake.table("many", "t0000").format_properties:
         change_tables(TrinityLakeCatalog.over(lake), number, count, tables)
         return
     with lake.refresh().transaction() as txn:
