@@ -59,8 +59,8 @@ _YOUNG_MILLIS: Final = 60_000
 """Versions that are younger never expire."""
 _MINUTES: Final = 60.0
 _ROUNDS: Final = 3
-_PRICES: Final = {"put": 5.0, "list": 5.0, "get": 0.4, "head": 0.4, "delete": 0.0}
-"""US dollars for a million requests, as docs/costs.md has them."""
+_PRICES: Final = {"put": 5.0, "list": 5.0, "get": 0.4, "head": 0.4, "delete": 0.0, "post": 0.0}
+"""US dollars for a million requests, as docs/costs.md has them. A ``post`` deletes many files."""
 _POLICIES: Final[Row] = {
     "snapshots": {"daily": {"keep": 14}},
     "retention": {"keep_last": 10, "older_than": "1m"},
@@ -211,7 +211,7 @@ def play_nights(
             s3.set(delay=_DELAY)
         row = play_night(deployment, names, chosen)
         if s3 is not None:
-            row |= price(s3.requests_by_kind(), len(names))
+            row |= price(s3.busy(), len(names))
             s3.set(delay=0.0)
         row["messages sent"] = len(told.received)
         for _, message in told.received:
@@ -220,8 +220,9 @@ def play_nights(
     return row
 
 
-def price(requests: Mapping[str, int], lakehouses: int) -> Row:
+def price(counted: Mapping[str, float], lakehouses: int) -> Row:
     """Return the requests for each lakehouse, and what they cost by list."""
+    requests = {kind: count for kind, count in counted.items() if kind in _PRICES}
     each = {kind: round(count / lakehouses) for kind, count in requests.items() if count >= lakehouses}
     dollars = sum(count * _PRICES[kind] for kind, count in requests.items()) / 1e6
     return {"requests of a run": each, "$ for 1,000 runs": round(dollars / lakehouses * 1000, 2)}

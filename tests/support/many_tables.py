@@ -80,9 +80,8 @@ def _files(table: Table, manifests: int, storage: Storage, place: str) -> dict[s
         found[f"{place}metadata/{name}"] = content.replace(data_file.encode(), data.encode())
         lists.append(_named(one, one.manifest_path.replace(known, name)))
     storage.delete_many([snapshot.manifest_list.removeprefix(storage.root)])
-    with write_manifest_list(
-        2, table.io.new_output(snapshot.manifest_list), snapshot.snapshot_id, None, 1, _UNPACKED
-    ) as writer:
+    listed = table.io.new_output(snapshot.manifest_list)
+    with write_manifest_list(2, listed, snapshot.snapshot_id, None, 1, _UNPACKED) as writer:
         writer.add_manifests(lists)
     storage.write_many(found.items())
     there = [each.path for each in storage.list(f"{place}metadata/")]

@@ -105,12 +105,8 @@ class SlowS3(S3Server):
         return Counter(self._admin(b"")["faults"])
 
     def busy(self) -> dict[str, float]:
-        """Return since :meth:`set`: ``requests``, ``seconds`` with one under way, ``waited``: the sum over all."""
+        """Return since :meth:`set`: ``requests``, also by kind; ``seconds`` with any, ``waited``: the sum over all."""
         return dict(self._admin(b"")["busy"])
-
-    def requests_by_kind(self) -> Counter[str]:
-        """Return the number of requests since :meth:`set`, by kind, as a bill has them."""
-        return Counter(self._admin(b"")["kinds"])
 
     def held(self) -> dict[str, float]:
         """Return for how many seconds a client waited, since :meth:`set`, for an answer that did not come in time.
@@ -178,13 +174,6 @@ class _Request:
         told = ("authorization", "x-amz-security-token", "proxy-authorization", "content-md5")
         found |= {name: text for name, text in self.headers.items() if name in told or name.startswith(_CHECKSUM)}
         return found
-
-    @property
-    def kind(self) -> str:
-        """What a bill calls it: a listing is no ``get``, and deletions of many files have a method of their own."""
-        if "list-type" in self.query or "versions" in self.query:
-            return "list"
-        return "delete" if self.method == "POST" else self.method.lower()
 
     @property
     def is_google(self) -> bool:
@@ -401,8 +390,8 @@ class _Server:
         """Answer the test."""
         if body:
             self.set(json.loads(body))
-        busy = {"requests": self.requests, "seconds": self.seconds, "waited": self.waited}
-        found = {"faults": self.faults, "kinds": self.kinds, "busy": busy, "held": self.held, "seen": list(self.seen)}
+        busy = {"requests": self.requests, "seconds": self.seconds, "waited": self.waited, **self.kinds}
+        found = {"faults": self.faults, "busy": busy, "held": self.held, "seen": list(self.seen)}
         return _answer("200 OK", json.dumps(found).encode())
 
     def fault(self) -> str:
@@ -439,7 +428,7 @@ class _Server:
         self.seen.append(asked.summary)
         fault = self.fault()
         self.faults[fault or "none"] += 1
-        self.kinds[asked.kind] += 1
+        self.kinds["list" if "list-type" in asked.query else asked.method.lower()] += 1
         self.began(1)
         began = time.perf_counter()
         try:
