@@ -19,7 +19,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from typing import Final
+from typing import ClassVar, Final
 
 from pipelines.engine_choice import choose_engine_for_all
 from pipelines.job import (
@@ -59,8 +59,6 @@ _NAMES: Final = 5
 """How many foreign files and directories are named."""
 _TEMPORARY_AGE_SECONDS: Final = 3600.0
 
-_AS_IT_IS: Final = "--plan cannot be combined with --dry-run, --plan-to or --inventory"
-
 __all__ = ["SAFETY_AGE_SECONDS", "Config", "Report", "run"]
 
 
@@ -83,6 +81,7 @@ class Config(plans.PlannedConfig):
         reason: why, for the history.
     """
 
+    as_it_is: ClassVar[str] = "--plan cannot be combined with --dry-run, --plan-to or --inventory"
     engine: str = "auto"
     older_than_seconds: float = SAFETY_AGE_SECONDS
     allow_recent: bool = False
@@ -98,8 +97,7 @@ class Config(plans.PlannedConfig):
                 f"with a safety age of {age} jobs under way may have to start over; "
                 "24h or more, or --allow-recent if that does not matter"
             )
-        if self.plan is not None and (self.plan_to is not None or self.inventory is not None):
-            raise InvalidInput(_AS_IT_IS)
+        plans.refuse_beside_plan(self, self.inventory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +235,7 @@ class Cleaning(JobRun[Config, Report]):
 
     def __post_init__(self) -> None:
         config = self.config
-        self.review = plans.review_of(config, self.review, _AS_IT_IS)
+        self.review = plans.review_of(config, self.review)
         newest = self.backend.newest()
         self.backend.note_newest(newest)
         require_writable(self.backend, newest)

@@ -15,7 +15,7 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pipelines.engine_choice import choose_engine_for_all
 from pipelines.job import (
@@ -51,7 +51,6 @@ _FREED_SHOWN: Final = 1000
 DEFAULT_KEEP_LAST: Final = 100
 DEFAULT_AGE_SECONDS: Final = 7 * DAY
 
-_AS_IT_IS: Final = "--plan cannot be combined with rules, --dry-run or --plan-to"
 
 __all__ = ["Config", "Report", "run"]
 
@@ -74,6 +73,7 @@ class Config(plans.PlannedConfig):
         now_millis: the time, for tests.
     """
 
+    as_it_is: ClassVar[str] = "--plan cannot be combined with rules, --dry-run or --plan-to"
     engine: str = "auto"
     keep_last: int | None = None
     older_than_seconds: float | None = None
@@ -82,9 +82,7 @@ class Config(plans.PlannedConfig):
         refuse_unknown(self.engine)
         if (self.keep_last or 0) < 0 or (self.older_than_seconds or 0) < 0:
             raise InvalidInput("neither keep_last nor the age may be negative")
-        rules = (self.keep_last, self.older_than_seconds, self.plan_to)
-        if self.plan is not None and any(rule is not None for rule in rules):
-            raise InvalidInput(_AS_IT_IS)
+        plans.refuse_beside_plan(self, self.keep_last, self.older_than_seconds)
 
     def rules(self) -> tuple[int | None, float | None]:
         """Return the number of versions to keep, and their age."""
@@ -231,7 +229,7 @@ def run(
         ReadOnly, InvalidInput, Corrupt, StorageError.
     """
     config = config or Config()
-    review = plans.review_of(config, review, _AS_IT_IS)
+    review = plans.review_of(config, review)
     report = _Expiration(lake, config, spark, review, cancel or NEVER_CANCELLED, progress or silent).run()
     if report.version_after is not None or report.attempted:
         _LEDGER.info("expire %s: %s", report.root, json.dumps(asdict(report), sort_keys=True))

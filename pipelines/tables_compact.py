@@ -45,7 +45,6 @@ from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, StorageE
 from trinitylake_core.table_places import Located
 
 __all__ = ["Config", "Policy", "Report", "Settings", "run"]
-_AS_IT_IS: Final = "--plan cannot be combined with a PATTERN, --dry-run or --plan-to"
 _NO_PLAN: Final = "manifests cannot be combined with a stored plan, which names files: leave one of them out"
 
 
@@ -74,8 +73,7 @@ class Config(Policy, plans.PlannedConfig):
         Policy.__post_init__(self)
         refuse_unknown(self.engine)
         refuse_no_budget(self.budget_bytes)
-        if self.plan is not None and (self.plan_to is not None or self.pattern is not None or self.policies):
-            raise InvalidInput(_AS_IT_IS)
+        plans.refuse_beside_plan(self, self.pattern, *self.policies)
         if (self.plan or self.plan_to) and any(each.manifests is not None for each in (self, *self.policies)):
             raise InvalidInput(_NO_PLAN)
 
@@ -242,7 +240,7 @@ def run(
     """
     refuse_no_iceberg()
     config = config or Config()
-    review = plans.review_of(config, review, _AS_IT_IS)
+    review = plans.review_of(config, review)
     cancel = cancel or NEVER_CANCELLED
     return _TablesCompaction(lake.refresh(), config, spark, review, cancel, progress or silent).run()
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 MAX_AGE_SECONDS: Final = 5 * DAY
 """The default of Iceberg."""
-_AS_IT_IS: Final = "--plan cannot be combined with a PATTERN, --dry-run or --plan-to"
 TOGETHER: Final = 100
 """Tables of one version: a conflict over one of them repeats the others, too."""
 
@@ -92,8 +91,7 @@ class Config(Policy, plans.PlannedConfig):
 
     def __post_init__(self) -> None:
         Policy.__post_init__(self)
-        if self.plan is not None and (self.plan_to is not None or self.pattern is not None or self.policies):
-            raise InvalidInput(_AS_IT_IS)
+        plans.refuse_beside_plan(self, self.pattern, *self.policies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +183,7 @@ def run(
     """
     refuse_no_iceberg()
     config = config or Config()
-    review = plans.review_of(config, review, _AS_IT_IS)
+    review = plans.review_of(config, review)
     cancel = cancel or NEVER_CANCELLED
     return _SnapshotExpiration(lake.refresh(), config, None, review, cancel, progress or silent).run()
 

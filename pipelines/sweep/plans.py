@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -87,6 +87,8 @@ class PlannedConfig:
         reason: why, for the history.
     """
 
+    as_it_is: ClassVar[str] = "--plan cannot be combined with a PATTERN, --dry-run or --plan-to"
+    """What is said where a plan is given beside something else."""
     plan_to: str | None = None
     plan: str | None = None
     plan_options: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -98,14 +100,20 @@ class PlannedConfig:
         return clock.now_millis() if self.now_millis is None else self.now_millis
 
 
-def review_of(config: PlannedConfig, review: Review[R] | None, as_it_is: str) -> Review[R] | None:
+def refuse_beside_plan(config: PlannedConfig, *options: object) -> None:
+    """Raise ``InvalidInput`` where one of some options is given beside a plan, which is carried out as it is."""
+    is_given = any(each is not None for each in (config.plan_to, *options))
+    if config.plan is not None and is_given:
+        raise InvalidInput(config.as_it_is)
+
+
+def review_of(config: PlannedConfig, review: Review[R] | None) -> Review[R] | None:
     """Return the review of a job that has plans: one that writes a plan, and has no review, is a dry run.
 
-    Raises:
-        InvalidInput: a plan is carried out as it is, so that it cannot be a dry run; ``as_it_is`` is the message.
+    Raises ``InvalidInput``: a plan is carried out as it is, so that it cannot be a dry run.
     """
     if config.plan is not None and review is dry_run:
-        raise InvalidInput(as_it_is)
+        raise InvalidInput(config.as_it_is)
     return dry_run if config.plan_to is not None and review is None else review
 
 
