@@ -138,7 +138,8 @@ class Scene:
         return self.lake.version
 
     def change(self, name: str, author: str = "etl@airflow", namespace: str = "finance", **properties: str) -> None:
-        """Commit a table."""
+        """Commit a table whose name no incident before took."""
+        name = f"{name}_{self.version}"
         with acting_as(author), self.lake.transaction(reason=f"create {name}") as txn:
             txn.create_table(namespace, name, properties=properties)
 

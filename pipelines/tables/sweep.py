@@ -119,8 +119,8 @@ class TableSweep(Sweep):
     def mark(self, starts: Sequence[Start], paths: AbstractSet[str], *, afresh: bool = False) -> None:
         """Mark the files of the tables in the trees of roots; what is marked already is not read again.
 
-        A file that is missing or cannot be read is a doubt about its table. Raises ``Corrupt`` for a node or a
-        definition, for then the table is unknown.
+        A file that is missing or cannot be read is a doubt about its table; of a definition, about the whole area.
+        Raises ``Corrupt`` for a node.
         """
         del paths  # what a saved transaction changed is in the tree of its running root
         if afresh:

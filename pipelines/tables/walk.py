@@ -201,8 +201,7 @@ class TableWalk:
         One ``get`` for each file that was not read before. A file of a table that is missing or cannot be read is a
         row. If it fails, nothing counts as read that was not before.
 
-        Raises:
-            Corrupt: a definition cannot be read, so it is unknown which files are needed.
+        A definition that cannot be read is in doubt: it is unknown which files are needed.
         """
         known, asked = len(self.found), {role: len(files) for role, files in self._asked.items()}
         try:
@@ -364,10 +363,8 @@ def _definitions(
         try:
             definitions = _read_definition(data, path, copy)
         except Corrupt as error:
-            if copy is not None:
+            if not lenient:  # else the pass over the definitions reports it
                 yield DOUBT, "", path, _label_of(path), f"its definition cannot be read: {error}", None
-            elif not lenient:  # the pass over the definitions reports it
-                raise
             continue
         for definition in definitions:
             if isinstance(definition, ViewDef):

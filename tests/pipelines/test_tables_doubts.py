@@ -20,7 +20,7 @@ from tests.support.icebergs import ids, new_iceberg, rows, with_table
 from tests.support.respelled import local, needed_by
 from tests.support.zero_age import clean_tables, expire_all_but_the_newest
 from trinitylake_core.definitions import decode_table, encode
-from trinitylake_core.errors import CorruptDefinition, InvalidInput
+from trinitylake_core.errors import InvalidInput, NotAFile
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.tables import LOCATION, METADATA_LOCATION
 
@@ -136,8 +136,11 @@ def test_a_marking_that_failed_leaves_nothing_noted(catalog: TrinityLakeCatalog)
     sweep.list_files(None, {})
     starts = gc_roots(lake.backend).starts()
     lake.storage.delete_many([definition])
-    with pytest.raises(CorruptDefinition):
+    place = Path(lake.root.removeprefix("file://"), definition)
+    place.mkdir()
+    with pytest.raises(NotAFile):
         sweep.mark(starts, frozenset())
+    place.rmdir()
     lake.storage.write_many([(definition, content)])
     sweep.mark(starts, frozenset())
     totals = sweep.subtract(0, int(time.time() * 1000) + 1000)
