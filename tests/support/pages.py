@@ -21,8 +21,8 @@ def finished(page: Page, events: str, status: str = "Success") -> None:
     assert status == over.inner_text()
     page.goto(f"{page.url}?logs=type:{events}")
     told = "Succeeded" if status == "Success" else "Errored"
-    expect(page.get_by_text(re.compile(rf"^{told} \([1-9]"))).to_have_count(1)
-    expect(page.get_by_text(events, exact=True).last).to_be_visible()
+    expect(page.get_by_text(re.compile(rf"^{told} \([1-9]"))).to_have_count(1, timeout=PATIENCE)
+    expect(page.get_by_text(events, exact=True).last).to_be_visible(timeout=PATIENCE)
 
 
 def launchpad(page: Page, job: str, op: str, location: str = "trinitylake", **config: Any) -> None:
