@@ -191,7 +191,7 @@ class Plan:
             names = first_of(self.kept, _NAMED)
             yield (
                 f"missing or damaged here, and sound in the copy, which keeps them: {count(len(self.kept), 'file')}: "
-                f"{names}; `trinitylake mend {source} --from {target} --reason REASON` puts back what `verify` names"
+                f"{names}; `trinitylake mend {source} --from {target} --reason REASON` puts them back"
             )
         for damage in self.damaged[:_NAMED]:
             yield (

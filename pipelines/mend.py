@@ -1,7 +1,8 @@
 """Mending: single damaged files, versions that are lost for good, and fences of a clock that was wrong.
 
 * **Files** (``source``): what is missing or damaged is put back from a backup, if the bytes there prove what they are
-  (:mod:`pipelines.copy.damaged_files`). Nothing that can be read is ever replaced.
+  (:mod:`pipelines.copy.damaged_files`). Nothing that can be read is ever replaced, but a definition that has lost its
+  end, and with it the checksum that its copy has.
 * **Versions** (``lost``): those of which nobody has the files any more are marked, so that jobs go on without them.
   What only they reach is kept no longer. The mark stands in the place of the root, before what is there; and the
   lakehouse definition names the version. Where a root is missing, the mark fills the hole in the history.
@@ -23,6 +24,7 @@ from typing import Any, Final
 
 from pipelines import verify
 from pipelines.copy.damaged_files import find_copy, put_back
+from pipelines.copy.plan import PREFIXES
 from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
 from pipelines.summary import Table, count
 from trinitylake_core import Lakehouse, spec
@@ -138,7 +140,8 @@ def run(
 
     Costs, for fences: a listing of everything below the root, one ``put`` and one ``head`` for the storage's time, and
     a commit. For files: a verification of all versions with their definitions, and once more after each round that put
-    something back; what :mod:`pipelines.copy.damaged_files` costs. For versions: a verification of each, a
+    something back; a listing of both sides where definitions have no checksum; what
+    :mod:`pipelines.copy.damaged_files` costs. For versions: a verification of each, a
     ``create`` or ``put`` in the place of its root, and a commit.
 
     Raises:
@@ -181,6 +184,8 @@ class _Mending(JobRun[Config, Report]):
         while True:
             found = self.verify(verify.ALL)
             names = [each for each in _files_in(found) if each not in report.files]
+            if found.definitions_proved < found.definitions_read:
+                names += _find_cut(storage, copy)
             outcomes = {path: find_copy(storage, copy, path) for path in names}
             report.left.clear()  # what was put back may prove more of it now
             report.left.update({path: why for path, (data, why) in outcomes.items() if why})
@@ -284,6 +289,15 @@ def _files_in(found: verify.Report) -> list[str]:
     for finding in found.findings:
         names += [finding.file, *_QUOTED.findall(finding.message)]
     return [each for each in dict.fromkeys(names) if parse(each) is not None]
+
+
+def _find_cut(storage: Storage, copy: Storage) -> Iterator[str]:
+    """Yield the files that are shorter here than in a copy. Memory: the sizes of a sixteenth of the copy's files."""
+    for prefix in PREFIXES:
+        sizes = {file.path: file.size for file in copy.list(prefix)}
+        for file in storage.list(prefix):
+            if file.size < sizes.get(file.path, 0):
+                yield file.path
 
 
 # -- versions ----------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidLocat
 from trinitylake_core.locations import parse, validate_path
 from trinitylake_core.storage import Storage
 
-_PREFIXES: Final = (*(f"{number:04b}/" for number in range(16)), "_lakehouse_def_")
+PREFIXES: Final = (*(f"{number:04b}/" for number in range(16)), "_lakehouse_def_")
 """Where all files but roots lie whose names this library chose."""
 _SHOWN: Final = 10
 _PREFIX: Final = pa.schema({"prefix": TEXT})
@@ -73,11 +73,13 @@ _OF_TABLES: Final = (METADATA, LIST, MANIFEST, LIVE)
 _TASKS: Final = 256
 """Tasks of a listing."""
 _MEANT: Final = pa.schema({"path": TEXT, "size": LONG, "role": TEXT, "named": TEXT})
+_SIZE: Final = "max(CASE WHEN size >= 0 THEN size END)"
+"""The size that a file of a table should have: :data:`FILLED` is none."""
 _DIFFERS: Final = "(there IS NULL OR there <> size)"
 _LOST: Final = f"(kind = {DEFINITION!r} AND size IS NULL AND there IS NOT NULL)"
 """A definition that is missing here: that of the copy is to be proved."""
 _TO_COPY: Final = f"((here = size AND {_DIFFERS}) OR {_LOST})"
-_OWN_NAME: Final = " OR ".join(f"substr(path, 1, {len(each)}) = {each!r}" for each in _PREFIXES)
+_OWN_NAME: Final = " OR ".join(f"substr(path, 1, {len(each)}) = {each!r}" for each in PREFIXES)
 _NO_LISTING: Final = f"here IS NULL OR (kind IN ({DEFINITION!r}, {NODE!r}) AND NOT ({_OWN_NAME}))"
 
 
@@ -229,7 +231,7 @@ class CopyPlan:
         walked.drop()
         missing = sum(each["lost"] for each in kinds if each["kind"] == DEFINITION)
         lost += self._list_missing(compared, missing)
-        of_listings = 2 * len(_PREFIXES)
+        of_listings = 2 * len(PREFIXES)
         of_look_ups = 2 * unlisted
         of_tables = sum(walk_of_tables.read.values())
         in_tasks = walked.nodes_read + of_listings + of_look_ups + of_tables
@@ -256,7 +258,7 @@ class CopyPlan:
         """
         if not tables.has(ALIAS):
             return self.engine.table((), _MEANT).keep("named", repeatable=True)
-        query = f"""SELECT path, about AS named, max(label) AS role, max(size) AS size FROM found
+        query = f"""SELECT path, about AS named, max(label) AS role, {_SIZE} AS size FROM found
             WHERE role = {ALIAS!r} AND label <> {OUTSIDE!r} GROUP BY path, about"""
         aliases = tables.keep_asked("names", query, "path, named, role, size")
         counts, _ = sum_counts(self.engine, here.files)
@@ -298,7 +300,7 @@ class CopyPlan:
         return dict(sorted(lacking.items())), elsewhere
 
     def _listing(self, storage: Storage, *, tables: bool) -> _Listing:
-        names = list(_PREFIXES)
+        names = list(PREFIXES)
         if tables:
             names += table_shards(storage, everything).prefixes
         prefixes = [{"prefix": each} for each in names]
@@ -330,7 +332,7 @@ class CopyPlan:
         every = [named.ask(query)]
         if named.tables.found:
             query = f"""SELECT path, CASE WHEN max(role) = {LIVE!r} THEN {DATA!r} ELSE {TABLE_METADATA!r} END AS kind,
-                max(size) AS size, CAST(NULL AS BIGINT) AS walked, count(*) AS times, CAST(NULL AS BIGINT) AS first,
+                {_SIZE} AS size, CAST(NULL AS BIGINT) AS walked, count(*) AS times, CAST(NULL AS BIGINT) AS first,
                 CAST(NULL AS BIGINT) AS last FROM named GROUP BY path"""
             every.append(self.engine.sql(query, named=self._names_of_tables(named, "path, size, role")))
         return self.engine.sql(

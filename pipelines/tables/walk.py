@@ -94,6 +94,8 @@ lies outside the places of the table that names it, one that is missing or canno
 process has no storage for, or one elsewhere whose storage gave no answer, or refused our credentials."""
 _WORDS: Final = {LIVE: "file"}
 """What a person is told of a role, where that is no word."""
+FILLED: Final = -1
+"""In the place of the size of a manifest list, which nothing tells: its snapshot has files."""
 _NUMBERED: Final = {
     ALIAS: "aliases",
     ASTRAY: "astray",
@@ -478,8 +480,9 @@ def _metadata(rows: Iterator[Row], storage: Storage, *, strict: bool) -> Found:
         yield from _held(path, label, refs, root)
         former = "" if "://" in path else former_root(root, path, refs.location)
         places = TablePlaces.of(storage, uri_of(root, path))
-        inner = ((LIVE, refs.statistics), (LIST, refs.manifest_lists), (MANIFEST, refs.manifests))
-        for role, uris in inner:
+        lists = [(LIST, each, FILLED if filled else None) for each, filled in sorted(refs.manifest_lists.items())]
+        yield from names.rows(path, lists, former, places)
+        for role, uris in ((LIVE, refs.statistics), (MANIFEST, refs.manifests)):
             yield from names.rows(path, [(role, each, None) for each in sorted(uris)], former, places)
 
 
@@ -521,7 +524,10 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, st
 
     def read(row: Row) -> Any:
         own = located.within(TablePlaces.parse_label(storage, row["label"]))
-        return _parse_file(row["path"], own, parse_all, strict=strict, least=row["size"] or 0)
+        found = _parse_file(row["path"], own, parse_all, strict=strict, least=row["size"] or 0)
+        if row["size"] == FILLED and found == []:
+            return Lost(UNREADABLE, "was cut short: it names nothing, and its snapshot has files")
+        return found
 
     for row, inner in _contents(rows, read, storage):
         path = row["path"]

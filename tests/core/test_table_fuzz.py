@@ -73,7 +73,7 @@ def _fuzz_avro(cases: int, seed: int) -> None:
 
 def _names(data: bytes) -> tuple[set[str], set[str]]:
     found = references(data, "file:///x.metadata.json")
-    return set(found.directories), set(found.manifest_lists | found.manifests | found.statistics)
+    return set(found.directories), {*found.manifest_lists, *found.manifests, *found.statistics}
 
 
 def _fuzz_metadata(cases: int, seed: int) -> None:

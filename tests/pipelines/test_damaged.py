@@ -333,6 +333,8 @@ def test_a_definition_that_proves_itself_in_the_copy_is_never_replaced(tmp_path:
     done = export.run(lake.refresh(), copy, config, storage_options=FAST)
     assert ({other, cut}, True) == (set(done.plan.kept), done.plan.is_whole)
     assert [good[other], good[cut]] == [there.read(other), there.read(cut)]
+    assert [cut] == mend.run(lake, mend.Config("incident", source=copy, engine="local")).files
+    assert good[cut] == here.read(cut)
 
 
 def test_an_export_beside_another_one_that_marks_a_lost_version_goes_on(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ class References:
         uuid: the table's identity; empty where version 1 has none.
         location: the directory of the table.
         directories: where its files are written: ``location``, and other places that its properties name.
-        manifest_lists: one of each snapshot.
+        manifest_lists: one of each snapshot, and whether that has files, as its summary says.
         manifests: those that a snapshot of format version 1 names itself.
         statistics: files of statistics and of partition statistics.
         forbidden: whether its owner forbids others to delete its files (``gc.enabled``).
@@ -89,7 +89,7 @@ class References:
     uuid: str
     location: str
     directories: frozenset[str]
-    manifest_lists: frozenset[str]
+    manifest_lists: Mapping[str, bool]
     manifests: frozenset[str]
     statistics: frozenset[str]
     forbidden: bool
@@ -133,7 +133,7 @@ def _references(found: Mapping[str, Any]) -> References:
         uuid,
         _uri_at(found.get("location"), "location", directory_uri),
         frozenset(directories),
-        frozenset(lists),
+        lists,
         frozenset(manifests),
         frozenset(statistics),
         forbids_deletes(properties),
@@ -145,9 +145,9 @@ def forbids_deletes(properties: Mapping[str, Any]) -> bool:
     return str(properties.get(GC_ENABLED, "true")).lower() != "true"
 
 
-def _of_snapshots(found: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+def _of_snapshots(found: Mapping[str, Any]) -> tuple[dict[str, bool], set[str]]:
     """Return the manifest lists, and the manifests, that snapshots name."""
-    lists: set[str] = set()
+    lists: dict[str, bool] = {}
     manifests: set[str] = set()
     numbers: set[int | None] = set()
     for where, each in _objects(found, "snapshots"):
@@ -156,7 +156,8 @@ def _of_snapshots(found: Mapping[str, Any]) -> tuple[set[str], set[str]]:
             raise Malformed(f"its {where}.snapshot-id is no number")
         numbers.add(number)
         if "manifest-list" in each:
-            lists.add(_uri_at(each["manifest-list"], f"{where}.manifest-list", file_uri))
+            total = _object(each.get("summary"), "summary").get("total-data-files", 0)
+            lists[_uri_at(each["manifest-list"], f"{where}.manifest-list", file_uri)] = str(total) != "0"
             continue
         named = each.get("manifests")
         if not isinstance(named, list):
