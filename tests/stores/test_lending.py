@@ -6,7 +6,7 @@ import io
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -185,62 +185,97 @@ def test_spark_reads_and_writes_with_lent_keys(uri: str) -> None:
     assert [(2,)] == ran[-1]
 
 
-def test_spark_rewrites_a_table_with_keys_for_it_alone(
-    uri: str, lake: Lakehouse, minio: RunningStore, tmp_path: Path
+@pytest.mark.parametrize("way", ["keys are lent", "requests are signed"])
+def test_spark_opens_for_a_table_its_own_files_whatever_its_writer_puts_there_meanwhile(
+    way: str, uri: str, lake: Lakehouse, minio: RunningStore, tmp_path: Path
 ) -> None:
-    """Whatever a manifest names that its writer puts there after we have looked at it: the store refuses the rest."""
+    """After we have looked at a manifest it names a file of another table, or one of this machine's disk.
+
+    By keys for the directory of a table, or by requests that the endpoint in this process signs one by one.
+    """
     owner = _as(uri, "owner")
+    behind = _client_of_the_owner(minio.options)
     theirs = with_table(owner, "a.theirs", 4242)
-    (found,) = theirs.inspect.files().to_pylist()
-    owner.load_table("a.t").append(rows(2))
-    sound = ("a.sound", "a.other")
-    for name in sound:
-        with_table(owner, name, 1).append(rows(2))
-    behind = boto3.client(
-        "s3",
-        endpoint_url=minio.options["endpoint_url"],
-        region_name="us-east-1",
-        aws_access_key_id=KEY,
-        aws_secret_access_key=SECRET,
-    )
-    mine = owner.load_table("a.t")
-    snapshot = mine.current_snapshot()
-    assert snapshot is not None
-    manifest = snapshot.manifests(mine.io)[0].manifest_path
-    scratch = tmp_path / "scratch.avro"
-
-    def forge(file: str, change: Callable[[Any], None]) -> _Swap:
-        bucket, _, key = file.removeprefix("s3://").partition("/")
-        behind.download_file(bucket, key, str(scratch))
-        rewrite_avro(scratch, change)
-        return _Swap(bucket, key, scratch.read_bytes())
-
-    def name_theirs(row: Any) -> None:
-        row["data_file"] |= {"file_path": found["file_path"], "file_size_in_bytes": found["file_size_in_bytes"]}
-
-    def resize(row: Any) -> None:
-        if row["manifest_path"] == manifest:
-            row["manifest_length"] = len(forged.content)
-
-    forged = forge(manifest, name_theirs)
-    swaps = [forged, forge(snapshot.manifest_list, resize)]
-    settings = Settings(endpoint=NamedEndpoint(uri, "lake", "owner"))
+    (secret,) = (each["file_path"] for each in theirs.inspect.files().to_pylist())
+    private = tmp_path / "private.parquet"
+    _download(behind, secret, private)
+    shared = f"s3://{BUCKET}/shared-{way[:4]}"
+    swaps = []
+    for name, place in (("a.t", secret), ("a.disk", private.as_uri()), ("a.allowed", f"{shared}/x.parquet")):
+        mine = owner.load_table("a.t") if name == "a.t" else with_table(owner, name, 1)
+        mine.append(rows(2))
+        found = _swap_file(behind, mine, place, private.stat().st_size, tmp_path / "scratch.avro")
+        if name != "a.allowed":
+            swaps += found
+            continue
+        (first, *_) = mine.inspect.files().to_pylist()
+        _download(behind, first["file_path"], tmp_path / "allowed.parquet")
+        found = _swap_file(behind, mine, place, first["file_size_in_bytes"], tmp_path / "scratch.avro")
+        bucket, _, key = place.removeprefix("s3://").partition("/")
+        for each in (*found, _Swap(bucket, key, (tmp_path / "allowed.parquet").read_bytes())):
+            behind.put_object(Bucket=each.bucket, Key=each.key, Body=each.content)
+    with_table(owner, "a.sound", 1).append(rows(2))
+    settings = Settings(endpoint=NamedEndpoint(uri, "lake", "owner")) if way == "keys are lent" else Settings()
+    options = {**minio.options, "allowed_locations": shared}
     with pool(1) as process:
-        failures = process.submit(_compact_after_swaps, lake.root, minio.options, settings, swaps).result(500)
-    assert ["a.t"] == list(failures)
-    for name in sound:
+        failures = process.submit(_compact_after_swaps, lake.root, options, settings, swaps).result(500)
+    refused = {"a.t", "a.disk"} | ({"a.allowed"} if way == "keys are lent" else set())
+    assert refused == set(failures), failures
+    if way == "requests are signed":
+        assert "lies outside the places of its table" in failures["a.t"]
+        assert secret in failures["a.t"]
+    for name in {"a.sound", "a.allowed"} - refused:
         done = owner.load_table(name)
         assert ([1, 2], 1) == (ids(done), len(done.inspect.files()))
-    directory = mine.location().removeprefix(f"s3://{forged.bucket}/")
-    for each in behind.list_objects_v2(Bucket=forged.bucket, Prefix=f"{directory}/data/")["Contents"]:
-        data = behind.get_object(Bucket=forged.bucket, Key=each["Key"])["Body"].read()
-        assert 4242 not in parquet.read_table(io.BytesIO(data))["id"].to_pylist(), failures
+    for name in ("a.t", "a.disk"):
+        bucket, _, directory = owner.load_table(name).location().removeprefix("s3://").partition("/")
+        for each in behind.list_objects_v2(Bucket=bucket, Prefix=f"{directory}/data/")["Contents"]:
+            data = behind.get_object(Bucket=bucket, Key=each["Key"])["Body"].read()
+            assert 4242 not in parquet.read_table(io.BytesIO(data))["id"].to_pylist(), failures
 
 
 class _Swap(NamedTuple):
     bucket: str
     key: str
     content: bytes
+
+
+def _client_of_the_owner(options: Mapping[str, Any]) -> Any:
+    return boto3.client(
+        "s3",
+        endpoint_url=options["endpoint_url"],
+        region_name="us-east-1",
+        aws_access_key_id=KEY,
+        aws_secret_access_key=SECRET,
+    )
+
+
+def _download(behind: Any, uri: str, to: Path) -> None:
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    behind.download_file(bucket, key, str(to))
+
+
+def _swap_file(behind: Any, mine: Table, place: str, size: int, scratch: Path) -> list[_Swap]:
+    """Return the newest manifest of a table with another place for its file, and the list of manifests that fits."""
+    snapshot = mine.current_snapshot()
+    assert snapshot is not None
+    manifest = snapshot.manifests(mine.io)[0].manifest_path
+
+    def forge(file: str, change: Callable[[Any], None]) -> _Swap:
+        bucket, _, key = file.removeprefix("s3://").partition("/")
+        _download(behind, file, scratch)
+        rewrite_avro(scratch, change)
+        return _Swap(bucket, key, scratch.read_bytes())
+
+    def name_place(row: Any) -> None:
+        row["data_file"] |= {"file_path": place, "file_size_in_bytes": size}
+
+    def resize(row: Any) -> None:
+        if row["manifest_path"] == manifest:
+            row["manifest_length"] = len(forged.content)
+
+    forged = forge(manifest, name_place)
+    return [forged, forge(snapshot.manifest_list, resize)]
 
 
 def _compact_after_swaps(root: str, options: dict[str, Any], settings: Settings, swaps: list[_Swap]) -> dict[str, str]:
@@ -258,7 +293,7 @@ def _compact_after_swaps(root: str, options: dict[str, Any], settings: Settings,
                 client.put_object(Bucket=each.bucket, Key=each.key, Body=each.content)
         return run(catalog, statement)
 
-    how = tables_compact.Config(engine="spark", rules=GroupRules(min_files=2), settings=settings)
+    how = tables_compact.Config(pattern="a.*", engine="spark", rules=GroupRules(min_files=2), settings=settings)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SparkCatalog, "run", swap_and_run)
         return dict(tables_compact.run(lake, how, spark).failures)

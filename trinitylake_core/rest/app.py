@@ -55,6 +55,7 @@ HANDLERS: Final[dict[tuple[str, str], Handler]] = {
     ("HEAD", _TABLE): table_routes.has_table,
     ("DELETE", _TABLE): table_routes.drop_table,
     ("GET", "/v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"): table_routes.load_credentials,
+    ("POST", "/v1/{prefix}/namespaces/{namespace}/tables/{table}/sign"): table_routes.sign_request,
     ("POST", "/v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics"): table_routes.accept_metrics,
     ("POST", "/v1/{prefix}/tables/rename"): table_routes.rename_table,
     ("POST", "/v1/{prefix}/transactions/commit"): table_routes.commit_tables,

@@ -18,7 +18,7 @@ from trinitylake_core import clock
 
 AUDIT: Final = logging.getLogger("trinitylake.audit")
 CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_READS_BY_POST: Final = frozenset({"accept_metrics"})
+_READS_BY_POST: Final = frozenset({"accept_metrics", "sign_request"})
 _LONGEST: Final = 300
 _MOST_OBJECTS: Final = 100
 _UNKNOWN: Final = "CommitStateUnknownException"

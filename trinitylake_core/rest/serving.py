@@ -63,17 +63,22 @@ class Served:
 
 @contextmanager
 def endpoint(
-    lake: Lakehouse, name: str = "lake", *, limits: Limits | None = None, properties: Mapping[str, str] | None = None
+    lake: Lakehouse,
+    name: str = "lake",
+    *,
+    limits: Limits | None = None,
+    properties: Mapping[str, str] | None = None,
+    signs: bool = False,
 ) -> Iterator[Served]:
     """Serve a lakehouse from this process on a free port of 127.0.0.1, with a random token, while the block runs.
 
     with endpoint(lake) as at:
         catalog = load_catalog("lake", type="rest", **at.properties())
 
-    ``properties``: of the catalog, as :class:`Warehouses` takes them.
+    ``properties`` and ``signs``: as :class:`Warehouses` takes them.
     """
     token = secrets.token_urlsafe(32)
-    warehouses = Warehouses({name: lambda: lake}, properties)
+    warehouses = Warehouses({name: lambda: lake}, properties, signs=signs)
     with running(application(warehouses, Principals.one(token, whoami()), limits)) as uri:
         yield Served(uri, token, name)
 

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 LOG: Final = logging.getLogger("trinitylake.rest")
 _DELEGATION: Final = "x-iceberg-access-delegation"
 _VENDED: Final = "vended-credentials"
+_SIGNED: Final = "remote-signing"
+_SIGNS_AT: Final = ("rest.remote-signing.endpoint", "signer.endpoint", "s3.signer.endpoint")
+"""The names under which Iceberg 1.12, those before it, and PyIceberg look for the path at which requests are signed."""
 _ABSENT: Final = {"location": None, "partition-spec": None, "write-order": None}
 
 
@@ -60,6 +63,14 @@ class Register(BaseModel):
     name: str
     location: str = Field(alias="metadata-location")
     overwrite: bool = False
+
+
+class UnsignedRequest(BaseModel):
+    """A request to the store that a client wants to have signed."""
+
+    method: str
+    uri: str
+    headers: dict[str, list[str]] = Field(default_factory=dict)
 
 
 class Rename(BaseModel):
@@ -216,11 +227,26 @@ def load_credentials(request: Request) -> Reply:
     return Reply({"storage-credentials": [lent.as_credential()]})
 
 
+def sign_request(request: Request) -> Reply:
+    """Sign a request for a file of a table, for a client without keys."""
+    request.require(WRITE, request.identifier)
+    signer = request.warehouse.signer
+    if signer is None:
+        raise Problem(404, "NotFoundException", "this endpoint signs no requests for this lakehouse")
+    wanted = request.read_body(UnsignedRequest)
+    headers = signer.sign_request(request.identifier, wanted.method, wanted.uri, wanted.headers)
+    return Reply({"uri": wanted.uri, "headers": headers})
+
+
 def _wants_keys(request: Request) -> bool:
     """Whether a client asks for keys, and there is somebody who lends some."""
+    return request.warehouse.lender is not None and _VENDED in _ways_to_files(request)
+
+
+def _ways_to_files(request: Request) -> list[str]:
+    """Return the ways to the files of a table that a client asks for."""
     asked = request.headers.get(_DELEGATION, "")
-    ways = [each.strip() for each in asked.split(",")]
-    return request.warehouse.lender is not None and _VENDED in ways
+    return [each.strip() for each in asked.split(",")]
 
 
 def _lend(
@@ -245,17 +271,27 @@ def _lend(
 def _keys_for(request: Request, table: Table, staged: TableMetadata | None = None) -> dict[str, Any]:
     """Return the fields of an answer that are for a client, with keys for one that asks for them."""
     config = request.warehouse.client_properties()
-    if _VENDED not in request.headers.get(_DELEGATION, ""):
-        return {"config": config}
+    ways = _ways_to_files(request)
     identifier = table.name()
+    signer = request.warehouse.signer
+    if signer is not None and _SIGNED in ways and table.metadata_location:
+        config |= signer.admit_table(identifier, table.metadata_location)
+        config |= dict.fromkeys(_SIGNS_AT, _path_of(request, identifier, "sign"))
+    if _VENDED not in ways:
+        return {"config": config}
     location = table.metadata_location or f"{table.metadata.location}/metadata/new"
     lent = _lend(request, identifier, location, staged)
     if lent is None:
         return {"config": config}
-    levels = SEPARATOR.join(identifier[:-1])
-    parts = (request.warehouse.name, "namespaces", levels, "tables", identifier[-1], "credentials")
-    config["client.refresh-credentials-endpoint"] = "/".join(("v1", *(quote(each, safe="") for each in parts)))
+    config["client.refresh-credentials-endpoint"] = _path_of(request, identifier, "credentials")
     return {"config": config, "storage-credentials": [lent.as_credential()]}
+
+
+def _path_of(request: Request, identifier: Identifier, what: str) -> str:
+    """Return the path at which a client asks for something that it needs for the files of a table."""
+    levels = SEPARATOR.join(identifier[:-1])
+    parts = (request.warehouse.name, "namespaces", levels, "tables", identifier[-1], what)
+    return "/".join(("v1", *(quote(each, safe="") for each in parts)))
 
 
 def _answer_with(request: Request, table: Table, *, staged: bool = False) -> Reply:

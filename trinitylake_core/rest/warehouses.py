@@ -18,6 +18,7 @@ from trinitylake_core.rest.problems import Problem
 
 if TYPE_CHECKING:
     from trinitylake_core.rest.lending import Lender
+    from trinitylake_core.rest.signing import RequestSigner
 
 _OPENED: Final = 64
 """So many catalogs stay open; those of the past are many, and each costs a few requests to open again."""
@@ -30,7 +31,7 @@ _PUBLIC: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Warehouse:
-    """A catalog under the name that clients use for it, and who lends keys for its tables: nobody in the past.
+    """A catalog under the name that clients use for it, and who lends keys for its tables or signs: nobody in the past.
 
     What a table was called then says nothing about who may have its files now.
     """
@@ -38,6 +39,7 @@ class Warehouse:
     name: str
     catalog: TrinityLakeCatalog
     lender: Lender | None = None
+    signer: RequestSigner | None = None
 
     def client_properties(self) -> dict[str, str]:
         """Return the properties that clients need for the files of tables: the place of the storage, no credentials."""
@@ -60,6 +62,8 @@ class Warehouses:
         openers: by name, what opens the lakehouse.
         properties: of the catalogs, such as ``warehouse``, below which new tables lie and clients may place theirs.
         lender: lends keys for their tables to clients that ask.
+        signs: whether requests of clients without keys are signed, where the files lie on S3. What it knows of a table
+            is from its last load, so only for clients that live no longer than these warehouses.
 
     Raises ``InvalidInput``: several lakehouses would share places, and none of them knows those of another one.
     """
@@ -69,8 +73,11 @@ class Warehouses:
         openers: Mapping[str, Callable[[], Lakehouse]],
         properties: Mapping[str, str] | None = None,
         lender: Lender | None = None,
+        *,
+        signs: bool = False,
     ) -> None:
         self._lender = lender
+        self._signs = signs
         self._openers = dict(openers)
         self._here = {GROUP_COMMITS: "true", **(properties or {})}
         shared = self._here.keys() & {WAREHOUSE_LOCATION, ALLOWED_LOCATIONS}
@@ -98,13 +105,24 @@ class Warehouses:
             if name in self._opened:
                 self._opened.move_to_end(name)
                 return self._opened[name]
-        lender = None if "@" in name else self._lender
-        warehouse = Warehouse(name, self._open(name), lender)
+        catalog = self._open(name)
+        if "@" in name:
+            warehouse = Warehouse(name, catalog)
+        else:
+            warehouse = Warehouse(name, catalog, self._lender, self._find_signer(catalog.lakehouse))
         with self._lock:
             self._opened[name] = warehouse
             while len(self._opened) > _OPENED:
                 self._opened.popitem(last=False)
         return warehouse
+
+    def _find_signer(self, lake: Lakehouse) -> RequestSigner | None:
+        """Return who signs for a lakehouse; ``None``: nobody does."""
+        if not self._signs or not lake.root.startswith("s3://"):
+            return None
+        from trinitylake_core.rest.signing import find_signer  # noqa: PLC0415 - botocore: a third of a second
+
+        return find_signer(lake.storage)
 
     def _open(self, name: str) -> TrinityLakeCatalog:
         base, _, version = name.partition("@")

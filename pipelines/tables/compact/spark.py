@@ -14,14 +14,15 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from threading import Lock
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.job import Cancel, Session, start_spark
-from pipelines.session import abandon_session, missing_iceberg
+from pipelines.session import abandon_session, missing_iceberg, on_one_machine
 from pipelines.tables.compact import model
 from pipelines.tables.compact.model import Outcome, PlannedTable, Settings
 from pipelines.tables.compact.predicate import MOST_PARTITIONS, NoPredicate, column_names, partitions_predicate
 from pipelines.tables.compact.statements import (
+    DELEGATION,
     SparkCatalog,
     StatementFailed,
     StatementTimeout,
@@ -36,6 +37,9 @@ from trinitylake_core.extras import install_command
 from trinitylake_core.iceberg.references import DescribedFile
 from trinitylake_core.iceberg.snapshot_files import SnapshotReader
 from trinitylake_core.table_places import Located
+
+if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
+    from pyspark.sql import SparkSession
 
 _GROUP_BYTES: Final = 1 << 30
 """Spark rewrites so many bytes as one job at the least; Iceberg's own default is 100 GB, which fills disks."""
@@ -53,6 +57,8 @@ _RACES: Final = (
     "TABLE_OR_VIEW_NOT_FOUND",
 )  # fmt: skip
 _MEMORY: Final = ("OutOfMemoryError", "No space left on device")
+_S3_FILES: Final = "org.apache.iceberg.aws.s3.S3FileIO"
+"""Opens files of S3 alone. By itself Iceberg takes what fits the scheme of each URI, and opens files of this disk."""
 
 
 class RowsDiffer(Exception):
@@ -161,17 +167,28 @@ class SparkRewriter:
                     "a Spark Connect server cannot reach an endpoint in this process: start `trinitylake serve` where "
                     "the server reaches it, and name it"
                 )
-            self._catalog = SparkCatalog(spark, self._serve(), self._cancel, self._ends)
+            self._catalog = SparkCatalog(spark, self._serve(spark), self._cancel, self._ends)
             self._held.callback(self._catalog.close)
         return self._catalog
 
-    def _serve(self) -> Mapping[str, str]:
+    def _serve(self, spark: SparkSession) -> Mapping[str, str]:
+        """Return the properties of the catalog, at an endpoint that is there or that this process starts.
+
+        That one signs each request for a file if it belongs to the table; executors elsewhere cannot ask it.
+        """
+        found: dict[str, str] = {}
+        if self._lake.root.startswith("s3://"):
+            found["io-impl"] = _S3_FILES
         if self._endpoint is not None:
-            return self._endpoint.properties()
+            return found | self._endpoint.properties()
         from trinitylake_core.rest import endpoint
 
+        signs = on_one_machine(spark)
+        if signs:
+            found[DELEGATION] = "remote-signing"
         why = {"reason": self._settings.reason or ""}
-        return self._held.enter_context(endpoint(self._lake, properties=why)).properties()
+        served = self._held.enter_context(endpoint(self._lake, properties=why, signs=signs))
+        return found | served.properties()
 
 
 @dataclass

@@ -17,7 +17,9 @@ from pipelines.session.spark import ADAPTIVE, is_connect
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession
 
-_EACH: Final = {"type": "rest", "cache-enabled": "false", "header.X-Iceberg-Access-Delegation": "vended-credentials"}
+DELEGATION: Final = "header.X-Iceberg-Access-Delegation"
+"""The property that says how Iceberg shall get at the files of tables."""
+_EACH: Final = {"type": "rest", "cache-enabled": "false", DELEGATION: "vended-credentials"}
 """What each catalog is told. An endpoint that lends keys has Spark read one table with keys for this table alone."""
 _RELEASE: Final = re.compile(r"(\d{1,3})\.(\d{1,3})")
 _KEEPS_ROWS: Final = (1, 12)
@@ -75,7 +77,7 @@ class SparkCatalog:
         prefix = f"spark.sql.catalog.{self.name}"
         # Rows of tables are many, and nobody knows how: what suits the queries of other jobs does not suit these.
         self._settings = {prefix: "org.apache.iceberg.spark.SparkCatalog", ADAPTIVE: "true"}
-        for key, value in {**endpoint, **_EACH}.items():
+        for key, value in {**_EACH, **endpoint}.items():
             self._settings[f"{prefix}.{key}"] = value
         for key, value in self._settings.items():
             self.session.conf.set(key, value)
