@@ -100,14 +100,8 @@ class CopyIn(Transaction):
         for start in range(0, len(coming_in), _READ_TOGETHER):
             part = coming_in[start : start + _READ_TOGETHER]
             for change, definition in zip(part, _read_definitions(there.backend, part), strict=True):
-                self._put(
-                    change.kind,
-                    change.key,
-                    definition,
-                    change.namespace,
-                    change.name,
-                    existed=change.old_path is not None,
-                )
+                name = ObjectName(change.kind, change.namespace, change.name)
+                self._put(change.key, definition, name, existed=change.old_path is not None)
                 if change.kind != NAMESPACE:
                     self.need_namespace(change.namespace)
         for change in changes:

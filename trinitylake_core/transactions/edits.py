@@ -38,6 +38,7 @@ from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore
 
 _T = TypeVar("_T", NamespaceDef, TableDef, ViewDef)
+_D = TypeVar("_D", bound=Definition)
 
 
 class CatalogEdits(CatalogView):
@@ -113,15 +114,12 @@ class CatalogEdits(CatalogView):
 
     def create_namespace(self, namespace: str, properties: Mapping[str, str] | None = None) -> NamespaceDef:
         """Create a namespace. Raises ``InvalidName``, ``AlreadyExists``."""
-        definition = namespace_def(properties)
-        self._create(NAMESPACE, self._keys.namespace(namespace), definition, namespace)
-        return definition
+        return self._create(namespace_def(properties), ObjectName(NAMESPACE, namespace))
 
     def alter_namespace(self, namespace: str, properties: Mapping[str, str | None]) -> NamespaceDef:
         """Merge properties into a namespace; ``None`` removes one. Raises ``ObjectNotFound``."""
         definition = altered_namespace(self.namespace(namespace), properties)
-        self._set(NAMESPACE, self._keys.namespace(namespace), definition, namespace)
-        return definition
+        return self._set(definition, ObjectName(NAMESPACE, namespace))
 
     def drop_namespace(self, namespace: str, *, cascade: bool = False) -> None:
         """Drop a namespace, with ``cascade`` everything in it too.
@@ -166,16 +164,12 @@ class CatalogEdits(CatalogView):
             InvalidName, InvalidDefinition, ObjectNotFound (the namespace), AlreadyExists.
         """
         table = table_def(schema, **definition)
-        key = self._keys.table(namespace, name)
-        self._create(TABLE, key, table, namespace, name)
-        return table
+        return self._create(table, ObjectName(TABLE, namespace, name))
 
     def alter_table(self, namespace: str, name: str, **changes: Unpack[TableChanges]) -> TableDef:
         """Change a table's definition; ``TableChanges`` says what it takes. Raises ``ObjectNotFound``."""
         table = altered_table(self.table(namespace, name), **changes)
-        key = self._keys.table(namespace, name)
-        self._set(TABLE, key, table, namespace, name)
-        return table
+        return self._set(table, ObjectName(TABLE, namespace, name))
 
     def drop_table(self, namespace: str, name: str) -> None:
         """Drop a table. Raises ``ObjectNotFound``."""
@@ -194,8 +188,7 @@ class CatalogEdits(CatalogView):
             InvalidName, ObjectNotFound (the table, or the new namespace), AlreadyExists.
         """
         table = self.table(namespace, name)
-        key = self._keys.table(to_namespace, to_name)
-        self._create(TABLE, key, table, to_namespace, to_name)
+        self._create(table, ObjectName(TABLE, to_namespace, to_name))
         self._delete(self._keys.table(namespace, name))
         return table
 
@@ -214,9 +207,7 @@ class CatalogEdits(CatalogView):
             InvalidName, InvalidDefinition, ObjectNotFound (the namespace), AlreadyExists.
         """
         view = view_def(sql, **definition)
-        key = self._keys.view(namespace, name)
-        self._create(VIEW, key, view, namespace, name)
-        return view
+        return self._create(view, ObjectName(VIEW, namespace, name))
 
     def replace_view(
         self,
@@ -227,9 +218,7 @@ class CatalogEdits(CatalogView):
     ) -> ViewDef:
         """Change a view's definition; ``ViewChanges`` says what it takes. Raises ``ObjectNotFound``."""
         view = altered_view(self.view(namespace, name), sql=sql, **changes)
-        key = self._keys.view(namespace, name)
-        self._set(VIEW, key, view, namespace, name)
-        return view
+        return self._set(view, ObjectName(VIEW, namespace, name))
 
     def rename_view(
         self,
@@ -240,8 +229,7 @@ class CatalogEdits(CatalogView):
     ) -> ViewDef:
         """Give a view another name, or another namespace. It keeps its ID and all else. Raises as for tables."""
         view = self.view(namespace, name)
-        key = self._keys.view(to_namespace, to_name)
-        self._create(VIEW, key, view, to_namespace, to_name)
+        self._create(view, ObjectName(VIEW, to_namespace, to_name))
         self._delete(self._keys.view(namespace, name))
         return view
 
@@ -321,53 +309,26 @@ class CatalogEdits(CatalogView):
             raise ObjectNotFound(f"there is no {kind} {label(namespace, name)!r}")
         return key
 
-    def _create(
-        self,
-        kind: str,
-        key: str,
-        definition: Definition,
-        namespace: str,
-        name: str | None = None,
-    ) -> None:
-        if name is None:
-            refuse_new_name(kind, namespace)
+    def _create(self, definition: _D, name: ObjectName) -> _D:
+        key = self._keys.encode(name)
+        if name.name is None:
+            refuse_new_name(name.kind, name.namespace)
         else:
-            refuse_new_name(kind, name)
-        if name is not None:
-            self._footprint.needs.add(self._require(NAMESPACE, namespace))
+            refuse_new_name(name.kind, name.name)
+            self._footprint.needs.add(self._require(NAMESPACE, name.namespace))
         if self._find(key) is not None:
-            raise AlreadyExists(f"{kind} {label(namespace, name)!r} already exists")
-        self._put(kind, key, definition, namespace, name, existed=False)
+            raise AlreadyExists(f"{name.kind} {str(name)!r} already exists")
+        return self._put(key, definition, name, existed=False)
 
-    def _set(
-        self,
-        kind: str,
-        key: str,
-        definition: Definition,
-        namespace: str,
-        name: str | None = None,
-    ) -> None:
-        self._put(kind, key, definition, namespace, name, existed=True)
+    def _set(self, definition: _D, name: ObjectName) -> _D:
+        return self._put(self._keys.encode(name), definition, name, existed=True)
 
-    def _put(
-        self,
-        kind: str,
-        key: str,
-        definition: Definition,
-        namespace: str,
-        name: str | None,
-        *,
-        existed: bool,
-    ) -> None:
+    def _put(self, key: str, definition: _D, name: ObjectName, *, existed: bool) -> _D:
         self._refuse_done()
-        path = definition_path(kind, namespace, name)
-        self._writes.put_definition(
-            key,
-            path,
-            kind,
-            definition,
-            existed=self._in_base(key, existed=existed),
-        )
+        path = definition_path(name.kind, name.namespace, name.name)
+        in_base = self._in_base(key, existed=existed)
+        self._writes.put_definition(key, path, name.kind, definition, existed=in_base)
+        return definition
 
     def _delete(self, key: str) -> None:
         self._refuse_done()
