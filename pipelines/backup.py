@@ -29,7 +29,7 @@ from trinitylake_core import Lakehouse, clock
 from trinitylake_core.errors import Corrupt, InvalidDefinition, NotALakehouse, VersionNotFound
 from trinitylake_core.locations import parse
 from trinitylake_core.short_repr import ShortRepr
-from trinitylake_core.storage import Storage, open_storage, same_place
+from trinitylake_core.storage import Storage, same_place, storage_at
 from trinitylake_core.versions import from_millis
 
 
@@ -127,10 +127,7 @@ def run(
     """
     config = config or Config()
     progress = progress or silent
-    if isinstance(target_root, Storage):
-        target = target_root
-    else:
-        target = open_storage(target_root, storage_options)
+    target = storage_at(target_root, storage_options)
     lake.refresh()
     lake.backend.versions.refuse_hole(lake.version)
     engine = choose_engine_for_all(config.engine, spark, lake.root_node)

@@ -53,7 +53,7 @@ from trinitylake_core.errors import (
 )
 from trinitylake_core.locations import parse, root_path, validate_path
 from trinitylake_core.short_repr import first_of
-from trinitylake_core.storage import Storage, open_storage, real_root, same_place
+from trinitylake_core.storage import Storage, real_root, same_place, storage_at
 from trinitylake_core.versions import LOST_MARK, Versions
 
 
@@ -318,10 +318,7 @@ def run(
         source = Lakehouse(lake.backend, lake.backend.newest())
     if not named:
         source.backend.versions.refuse_hole(source.version)
-    if isinstance(target_root, Storage):
-        target = target_root
-    else:
-        target = open_storage(target_root, storage_options)
+    target = storage_at(target_root, storage_options)
     if same_place(target.root, source.root):
         raise InvalidInput("the target must be another root URI than that of the lakehouse, and another directory")
     there = real_root(target.root)

@@ -24,7 +24,7 @@ from trinitylake_core.commits.commit import Draft, new_id
 from trinitylake_core.definitions import LakehouseDef, LakehouseOptions, new_lakehouse_def
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, InvalidName, NotALakehouse
 from trinitylake_core.keys import EVERYTHING, ObjectName
-from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage import Storage, storage_at
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Node
@@ -123,10 +123,7 @@ def run(
     """
     config = config or Config()
     source.refresh()
-    if isinstance(target_root, Storage):
-        target = target_root
-    else:
-        target = open_storage(target_root, storage_options)
+    target = storage_at(target_root, storage_options)
     if target.root == source.root:
         raise InvalidInput("the target must be another root URI; the source is never changed")
     call = (

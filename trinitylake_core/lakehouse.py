@@ -37,7 +37,7 @@ from trinitylake_core.recovery.rollback import plan_rollback, prove_rollback
 from trinitylake_core.recovery.selection import Side
 from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.snapshots import SnapshotChange, SnapshotInfo, new_snapshot, snapshot_infos, without_snapshot
-from trinitylake_core.storage import Storage, open_storage, root_uri
+from trinitylake_core.storage import Storage, storage_at
 from trinitylake_core.transactions.group import CommitGroup
 from trinitylake_core.transactions.requests import RequestKey
 from trinitylake_core.transactions.transaction import Transaction
@@ -223,7 +223,7 @@ class Lakehouse(CatalogView):
         Raises:
             InvalidLocation, NotALakehouse, Corrupt, InvalidDefinition, StorageError.
         """
-        storage = root if isinstance(root, Storage) else open_storage(root_uri(root), storage_options)
+        storage = storage_at(root, storage_options)
         versions = Versions(storage)
         try:
             newest = versions.latest()
@@ -267,7 +267,7 @@ class Lakehouse(CatalogView):
         message = new_lakehouse_def(**definition)
         if definition.get("order") is None:
             message.order = usual_order(message)
-        storage = root if isinstance(root, Storage) else open_storage(root_uri(root), storage_options)
+        storage = storage_at(root, storage_options)
         versions = Versions(storage)
         try:
             existing = versions.latest()

@@ -72,14 +72,20 @@ class BufferedIO(FileIO):
         raise ForbiddenError("a rewrite deletes no file")
 
 
-class _Input(InputFile):
+class _Kept:
+    """A file that :class:`BufferedIO` keeps."""
+
+    location: str
+
     def __init__(self, location: str, files: BufferedIO) -> None:
-        super().__init__(location)
+        super().__init__(location)  # type: ignore[call-arg]  # that of PyIceberg's class, which comes next
         self._files = files
 
     def __len__(self) -> int:
         return len(self._files.content(self.location))
 
+
+class _Input(_Kept, InputFile):
     def exists(self) -> bool:
         """Say yes: nobody asks before reading."""
         return True
@@ -104,14 +110,7 @@ class _Stream(io.BytesIO):
         super().close()
 
 
-class _Output(OutputFile):
-    def __init__(self, location: str, files: BufferedIO) -> None:
-        super().__init__(location)
-        self._files = files
-
-    def __len__(self) -> int:
-        return len(self._files.content(self.location))
-
+class _Output(_Kept, OutputFile):
     def exists(self) -> bool:
         """Say no: names are random."""
         return False

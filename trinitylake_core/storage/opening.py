@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -10,8 +11,9 @@ from trinitylake_core.errors import InvalidInput, InvalidLocation
 from trinitylake_core.extras import install_command
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.local import LocalStorage
+from trinitylake_core.storage.port import Storage
 from trinitylake_core.storage.requests import CommonOptions
-from trinitylake_core.storage.root_uris import BLOBS, S3_SCHEMES, normalise_root
+from trinitylake_core.storage.root_uris import BLOBS, S3_SCHEMES, normalise_root, root_uri
 
 _BACKENDS: dict[str, type[BaseStorage]] = {"file": LocalStorage}
 """Those that need no package."""
@@ -36,6 +38,11 @@ def storage_kind(uri: str) -> str:
     else:
         scheme = "file"
     return S3_SCHEMES.get(scheme) or BLOBS.get(scheme) or scheme
+
+
+def storage_at(root: str | os.PathLike[str] | Storage, options: Mapping[str, Any] | None = None) -> Storage:
+    """Return a storage as it is, or the one at a root as people write it. Raises as :func:`open_storage`."""
+    return root if isinstance(root, Storage) else open_storage(root_uri(root), options)
 
 
 def open_storage(root: str, options: Mapping[str, Any] | None = None) -> BaseStorage:
