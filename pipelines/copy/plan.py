@@ -29,7 +29,7 @@ from pipelines.engine.counting import (
     sum_counts,
     with_counts,
 )
-from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
+from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows
 from pipelines.job import Progress
 from pipelines.sweep.listing import everything, table_shards
 from pipelines.tables.walk import (
@@ -318,7 +318,7 @@ class CopyPlan:
             if found is not None and found.kind == "root":
                 absent.add(each.path)
         paths = [{"path": path} for path in sorted(absent)]
-        return keep_given(self.engine, "roots", paths, _PATH, "path")
+        return keep_given(self.engine, "roots", paths, _PATH)
 
     def _find_reached(self, named: _Named) -> Rows:
         """Return every file that is reached, but for what is left out.
@@ -337,7 +337,7 @@ class CopyPlan:
             every.append(self.engine.sql(query, named=self._names_of_tables(named, "path, size, role")))
         return self.engine.sql(
             f"SELECT e.* FROM every e WHERE {_NOT_ABSENT}",
-            every=union(self.engine, every),
+            every=every,
             absent=named.absent,
         )
 
@@ -368,7 +368,7 @@ class CopyPlan:
             every.append(self._names_of_tables(named, "path"))
         names = self.engine.sql(
             f"SELECT e.path FROM every e WHERE {_NOT_ABSENT}",
-            every=union(self.engine, every, "path"),
+            every=every,
             absent=named.absent,
         )
         return ask_of_kept(self.engine, names, "path")
@@ -380,8 +380,9 @@ class CopyPlan:
             "path", repeatable=True
         )
         query = f"""SELECT {columns} FROM found f WHERE role IN {_OF_TABLES} AND path NOT LIKE '%://%'
-            AND NOT EXISTS (SELECT 1 FROM unread u WHERE u.path = f.path)"""
-        return union(self.engine, [tables.ask(query, unread=unread), named.meant], columns)
+            AND NOT EXISTS (SELECT 1 FROM unread u WHERE u.path = f.path)
+            UNION ALL SELECT {columns} FROM meant"""
+        return tables.ask(query, unread=unread, meant=named.meant)
 
     def _list_missing(self, compared: Rows, count: int) -> list[LostFile]:
         """Return the ``count`` definitions that neither side has."""

@@ -18,7 +18,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from pipelines.engine.model import LONG, READ_AHEAD, Engine, GroupWork, Kept, Row, Rows, Work
+from pipelines.engine.model import LONG, READ_AHEAD, Engine, GroupWork, Kept, Row, Rows, Table, Work
 from trinitylake_core.errors import StorageError
 from trinitylake_core.storage import Storage
 
@@ -266,14 +266,14 @@ def only_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return rows[0]
 
 
-def keep_given(engine: Engine, what: str, rows: Sequence[Row], schema: pa.Schema, key: str) -> Rows:
-    """Keep rows of this process, told apart by a column of texts. Raises ``StorageError``: the engine lost rows."""
-    kept = engine.table(rows, schema).keep(key, repeatable=True)
-    refuse_other_sum(what, ask_of_given(rows, key), ask_of_kept(engine, kept, key))
+def keep_given(engine: Engine, what: str, rows: Sequence[Row], schema: pa.Schema) -> Rows:
+    """Keep rows of this process, told apart by their paths. Raises ``StorageError``: the engine lost rows."""
+    kept = engine.table(rows, schema).keep("path", repeatable=True)
+    refuse_other_sum(what, ask_of_given(rows, "path"), ask_of_kept(engine, kept, "path"))
     return kept
 
 
-def keep_counted(engine: Engine, what: str, query: str, columns: str, **tables: Rows) -> Rows:
+def keep_counted(engine: Engine, what: str, query: str, columns: str, **tables: Table) -> Rows:
     """Keep the distinct rows of a query, found by the first of its ``columns``, and count them by a query of their own.
 
     Args:
@@ -293,7 +293,7 @@ def keep_counted(engine: Engine, what: str, query: str, columns: str, **tables: 
     return kept
 
 
-def list_counted(engine: Engine, what: str, query: str, columns: str, **tables: Rows) -> list[dict[str, Any]]:
+def list_counted(engine: Engine, what: str, query: str, columns: str, **tables: Table) -> list[dict[str, Any]]:
     """Return the distinct rows of a query, in no order, counted as :func:`keep_counted` counts them.
 
     Both are asked even where one says that there are none: most often what is asked for is what is wrong.
@@ -310,7 +310,7 @@ def list_counted(engine: Engine, what: str, query: str, columns: str, **tables: 
     return found
 
 
-def refuse_other_names(engine: Engine, what: str, kept: Rows, columns: str, asked_query: str, **tables: Rows) -> Asked:
+def refuse_other_names(engine: Engine, what: str, kept: Rows, columns: str, asked_query: str, **tables: Table) -> Asked:
     """Refuse kept rows that are not those that a query asks for, each once; return what they ask of work.
 
     One query, for each costs Spark a job; the rows need not be counted again. Rows are told apart by ``columns``, which

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from pipelines import worker_pool
 from pipelines.engine.counting import only_row
-from pipelines.engine.model import READ_AHEAD, GroupWork, Kept, Row, Rows, Work, place_names
+from pipelines.engine.model import READ_AHEAD, GroupWork, Kept, Row, Rows, Table, Work, name_table, place_names
 from trinitylake_core.errors import StorageError, StorageFull
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.disk_files import FULL
@@ -192,9 +192,9 @@ class LocalEngine:
         held = [tuple(row[name] for name in names) for row in rows]
         return LocalRows(self, names, lambda: held)
 
-    def sql(self, query: str, **tables: Rows) -> LocalRows:
+    def sql(self, query: str, **tables: Table) -> LocalRows:
         """Return the result of a query of tables, which is carried out where it is read."""
-        stored = {each: _local(rows).table_name() for each, rows in tables.items()}
+        stored = {each: name_table(table, lambda rows: _local(rows).table_name()) for each, table in tables.items()}
         return _Stored(self, "VIEW", f"({place_names(query, stored)})")
 
     def create_view(self, query: str) -> str:

@@ -45,6 +45,14 @@ def named_tables(query: str) -> list[str]:
     return [found[2] for found in _TABLE.finditer(query)]
 
 
+def name_table(table: Table, name: Callable[[Rows], str]) -> str:
+    """Return what stands in a query for a table: the name of its rows, or a query of all its parts."""
+    if not isinstance(table, Sequence):
+        return name(table)
+    every = " UNION ALL ".join(f"SELECT * FROM {name(part)}" for part in table)
+    return f"({every})"
+
+
 class Rows(Protocol):
     """A table of an engine. It is computed when it is asked for, each time, unless it is kept."""
 
@@ -82,6 +90,10 @@ class Rows(Protocol):
 
     def drop(self) -> None:
         """Give back what kept rows take."""
+
+
+Table: TypeAlias = Rows | Sequence[Rows]
+"""What a query knows by one name: a table, or the parts that it comes in."""
 
 
 class Engine(Protocol):
@@ -138,8 +150,11 @@ class Engine(Protocol):
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> Rows:
         """Return rows of this process as a table."""
 
-    def sql(self, query: str, **tables: Rows) -> Rows:
+    def sql(self, query: str, **tables: Table) -> Rows:
         """Return the result of a query of tables, by these names.
+
+        A table may come in several parts with the same columns. The query reads the parts themselves: a view of them
+        would be one more result of which the engine may lose a row, and a query that counts would lack that row, too.
 
         The query uses the SQL that SQLite and Spark have in common: joins, ``EXISTS``, ``GROUP BY``, ``UNION ALL``,
         ``ORDER BY``, ``LIMIT``, and ``crc32`` of a text. A table stands after an upper-case ``FROM`` or ``JOIN`` and
@@ -150,25 +165,8 @@ class Engine(Protocol):
         """Release the disk and memory of all tables."""
 
 
-def from_parts(query: str, table: str, parts: Sequence[Rows]) -> tuple[str, dict[str, Rows]]:
-    """Return a query in which one of its tables is the union of ``parts``, and the parts by their names in it.
-
-    The query reads the parts themselves. A view of them would be one more result of which the engine may lose a row,
-    and a query that counts would lack that row, too.
-    """
-    named = {f"{table}{number}": rows for number, rows in enumerate(parts)}
-    every = " UNION ALL ".join(f"SELECT * FROM {name}" for name in named)
-    return re.sub(rf"\b(FROM|JOIN)\s+{table}\b", rf"\1 ({every})", query), named
-
-
 def not_among(column: str, table: str, parts: Sequence[Rows]) -> tuple[str, dict[str, Rows]]:
     """Return the condition that no row of ``parts`` has the path in a column, and the parts by their names in it."""
     named = {f"{table}{number}": rows for number, rows in enumerate(parts)}
     conditions = [f"NOT EXISTS (SELECT 1 FROM {name} k WHERE k.path = {column})" for name in named]
     return " AND ".join(["1 = 1", *conditions]), named
-
-
-def union(engine: Engine, parts: Sequence[Rows], columns: str = "*") -> Rows:
-    """Return the rows of tables with the same columns as one table. At least one table."""
-    tables = {f"part{number}": rows for number, rows in enumerate(parts)}
-    return engine.sql(" UNION ALL ".join(f"SELECT {columns} FROM {name}" for name in tables), **tables)

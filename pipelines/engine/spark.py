@@ -35,7 +35,9 @@ from pipelines.engine.model import (
     Kept,
     Row,
     Rows,
+    Table,
     Work,
+    name_table,
     named_tables,
     place_names,
 )
@@ -413,10 +415,14 @@ class SparkEngine:
         return SparkRows(_frame(self._spark, given, schema), self._kept, given, schema)
 
     @raise_own_errors()
-    def sql(self, query: str, **tables: Rows) -> SparkRows:
+    def sql(self, query: str, **tables: Table) -> SparkRows:
         """Return the result of a query of tables."""
-        placed_in = {name: self._view(rows) for name, rows in tables.items()}
-        queries = 1 + sum(_spark_rows(tables[name]).queries for name in named_tables(query))
+        placed_in = {name: name_table(table, self._view) for name, table in tables.items()}
+        queries = 1
+        for name in named_tables(query):
+            table = tables[name]
+            parts = table if isinstance(table, Sequence) else [table]
+            queries += sum(_spark_rows(part).queries for part in parts)
         return SparkRows(self._spark.sql(place_names(query, placed_in)), self._kept, queries=queries)
 
     def _view(self, rows: Rows) -> str:

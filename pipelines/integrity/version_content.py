@@ -25,7 +25,7 @@ from pipelines.engine.counting import (
     refuse_other_sum,
     stream_counted,
 )
-from pipelines.engine.model import BINARY, INT, LONG, READ_AHEAD, TEXT, Row, from_parts
+from pipelines.engine.model import BINARY, INT, LONG, READ_AHEAD, TEXT, Row, Table
 from pipelines.integrity.examine import (
     ENTRY,
     EXISTS,
@@ -202,8 +202,7 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
         walk.engine, "objects", work, newest, "path", asked, _PROVED, walk.storage, more=more
     )
     add_findings(walk.engine, [proved], findings, found, content.version)
-    every, levels = from_parts(_EVERY, "walked", walk.levels)
-    sums = _sum_up(walk.engine, every, walk.sum_of_marks() + counts.marks, proved=proved, **levels)
+    sums = _sum_up(walk.engine, _EVERY, walk.sum_of_marks() + counts.marks, proved=proved, walked=walk.levels)
     _count_definitions(found, sums)
     for kind, column in _KINDS.items():
         content.kinds[kind] += sums[column]
@@ -282,8 +281,7 @@ def add_findings(
     if version is None:
         columns += ("first", "last")
     query = f"SELECT {', '.join(columns)} FROM rows r WHERE r.invariant IS NOT NULL LIMIT {found.most}"
-    query, parts = from_parts(query, "rows", tables)
-    taken = engine.sql(query, **parts).list()
+    taken = engine.sql(query, rows=tables).list()
     wanted = min(total, found.most)
     refuse_other_sum("findings", wanted, len(taken))
     marks = sum(row.pop(MARK) for row in taken)
@@ -295,7 +293,7 @@ def add_findings(
     found.count_more(total - len(taken))
 
 
-def _sum_up(engine: Engine, every: str, marks: int, **tables: Rows) -> dict[str, int]:
+def _sum_up(engine: Engine, every: str, marks: int, **tables: Table) -> dict[str, int]:
     """Return the sums of what was counted in the rows of a query, by column. Those rows have the sum ``marks``.
 
     All sums are in one row: of several, one could be lost. Raises ``StorageError``: the engine lost rows.

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 
 from pipelines.engine.counting import keep_given, map_counted
-from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, not_among, union
+from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, not_among
 from pipelines.job import Progress
 from pipelines.sweep.kept_roots import GcRoots, SavedTransactions, gc_roots, gc_roots_at, live_transactions
 from pipelines.sweep.listing import (
@@ -231,7 +231,7 @@ class Sweep:
         prefixes = self.engine.table([{"text": prefix} for prefix in top.prefixes], _TEXT)
         below = self.engine.map(partial(_list_each, wanted=everything), prefixes, SCHEMA, self._storage, each=_SHARDS)
         kept = below.keep(progress=lambda rows: self._progress("list", rows, None))
-        return union(self.engine, [self._table(top.files), kept])
+        return self.engine.sql("SELECT * FROM listed", listed=[self._table(top.files), kept])
 
     def _inventory(self, uri: str, options: Mapping[str, Any]) -> Rows:
         """Return each file of an inventory once: of two entries the younger one counts."""
@@ -280,7 +280,7 @@ class Sweep:
         self._live += walked.levels
         if paths:
             named = [{"path": path, "first": -1, "last": -1} for path in sorted(paths)]
-            self._live.append(keep_given(self.engine, "files of saved transactions", named, _REACHED, "path"))
+            self._live.append(keep_given(self.engine, "files of saved transactions", named, _REACHED))
 
     def _mark_progress(self, phase: str, done: int, total: int | None) -> None:
         del phase
@@ -361,7 +361,7 @@ class Sweep:
         remaining, parts = iter(files), [self._table(())]
         while piece := list(islice(remaining, _LOADED)):
             parts.append(self._table(piece).keep())
-        self._orphans = union(self.engine, parts).keep("path", repeatable=True)
+        self._orphans = self.engine.sql("SELECT * FROM planned", planned=parts).keep("path", repeatable=True)
 
     def live_orphans(self) -> list[str]:
         """Return some orphans that are live."""
@@ -423,7 +423,7 @@ class Sweep:
     def _tags(self, where: str = "") -> Rows:
         """Return every file that is live: path, and the first and the last version that reaches it."""
         query = "SELECT path, min(first) AS first, max(last) AS last FROM live GROUP BY path"
-        live = union(self.engine, self._live, "path, first, last")
+        live = [self.engine.sql("SELECT path, first, last FROM live", live=each) for each in self._live]
         return self.engine.sql(f"SELECT * FROM ({query}) tags {where}", live=live)
 
     def _by_kind(self, files: Rows) -> dict[str, Size]:

@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipelines.engine.counting import keep_counted, keep_given, list_counted, refuse_other_names
-from pipelines.engine.model import TEXT, Engine, Rows, from_parts
+from pipelines.engine.model import TEXT, Engine, Rows
 from pipelines.job import Progress
 from pipelines.sweep.listing import TABLE_FILES, Listed, Wanted, table_shards
 from pipelines.sweep.sweep import Size, Sweep, Totals
@@ -148,8 +148,8 @@ class TableSweep(Sweep):
         self._mark_encoded(found)
         if not self._tables.has(ALIAS):
             return
-        query, parts = from_parts(f"SELECT path FROM found WHERE role = {ALIAS!r}", "found", found)
-        aliases = keep_counted(self.engine, "names", query, "path", **parts)
+        query = f"SELECT path FROM found WHERE role = {ALIAS!r}"
+        aliases = keep_counted(self.engine, "names", query, "path", found=found)
         if not aliases.count():
             return
         keyed = key_files(self.engine, self._listed_names("1 = 1"))
@@ -198,7 +198,7 @@ class TableSweep(Sweep):
             self._live.append(keep_counted(self.engine, "files", query, "path", files=self._all_files))
         elif held:
             directories = [{"path": each} for each in sorted(held)]
-            table = keep_given(self.engine, "directories in doubt", directories, _PATHS, "path")
+            table = keep_given(self.engine, "directories in doubt", directories, _PATHS)
             query = "SELECT f.path FROM files f JOIN held h ON substr(f.path, 1, length(h.path)) = h.path"
             self._live.append(keep_counted(self.engine, "files", query, "path", files=self._all_files, held=table))
 

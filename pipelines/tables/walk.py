@@ -22,7 +22,7 @@ from pipelines.engine.counting import (
     list_counted,
     refuse_other_names,
 )
-from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, from_parts, not_among
+from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, not_among
 from pipelines.job import Progress
 from pipelines.sweep.listing import UNKNOWN as UNKNOWN_KIND
 from pipelines.sweep.listing import kind_of
@@ -247,14 +247,14 @@ class TableWalk:
         if not tables:
             return
         unread, known = not_among("a.path", "known", self._asked.get(role, ()))
-        named, parts = from_parts(f"FROM ({query}) a WHERE {unread}", "named", tables)
-        parts |= known
+        named = f"FROM ({query}) a WHERE {unread}"
         columns = "min(a.label) AS label, min(a.about) AS about, min(a.size) AS size"
-        pending = self._engine.sql(f"SELECT a.path, {columns} {named} GROUP BY a.path", **parts)
+        pending = self._engine.sql(f"SELECT a.path, {columns} {named} GROUP BY a.path", named=tables, **known)
         pending = pending.keep("path", repeatable=True)
         self._asked.setdefault(role, []).append(pending)
         what = _NOUNS.get(role, f"{role}s")
-        asked = refuse_other_names(self._engine, f"names of {what}", pending, "path", f"SELECT a.path {named}", **parts)
+        query = f"SELECT a.path {named}"
+        asked = refuse_other_names(self._engine, f"names of {what}", pending, "path", query, named=tables, **known)
         files = asked.rows
         self.read[role] = self.read.get(role, 0) + files
 
@@ -290,18 +290,15 @@ class TableWalk:
 
     def ask(self, query: str, **tables: Rows) -> Rows:
         """Return the result of a query of the table ``found``, and of others."""
-        query, parts = from_parts(query, "found", self.found)
-        return self._engine.sql(query, **parts, **tables)
+        return self._engine.sql(query, found=self.found, **tables)
 
     def keep_asked(self, what: str, query: str, columns: str, **tables: Rows) -> Rows:
         """Return the distinct rows of a query of the table ``found``, and of others; see :func:`keep_counted`."""
-        query, parts = from_parts(query, "found", self.found)
-        return keep_counted(self._engine, what, query, columns, **parts, **tables)
+        return keep_counted(self._engine, what, query, columns, found=self.found, **tables)
 
     def list_asked(self, what: str, query: str, columns: str, **tables: Rows) -> list[dict[str, Any]]:
         """Return the distinct rows of a query of the table ``found``, and of others; see :func:`list_counted`."""
-        query, parts = from_parts(query, "found", self.found)
-        return list_counted(self._engine, what, query, columns, **parts, **tables)
+        return list_counted(self._engine, what, query, columns, found=self.found, **tables)
 
     def owners(self, files: Rows) -> Rows:
         """Return the tables that need files: ``origin``, which is the file, ``label``, ``metadata``, ``definition``.
@@ -322,8 +319,7 @@ class TableWalk:
             asked = self.keep_asked("files that need files", query, "path, origin", asked=asked)
             if not asked.count():
                 break
-        query, parts = from_parts("SELECT * FROM owners", "owners", owners)
-        return keep_counted(self._engine, "tables that need files", query, columns, **parts)
+        return keep_counted(self._engine, "tables that need files", "SELECT * FROM owners", columns, owners=owners)
 
     def drop(self) -> None:
         """Forget everything."""

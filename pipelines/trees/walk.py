@@ -31,7 +31,7 @@ from pipelines.engine.counting import (
     with_counts,
 )
 from pipelines.engine.local import LocalEngine
-from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Row, Rows, Work, from_parts, not_among
+from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Row, Rows, Work, not_among
 from pipelines.job import Progress
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, FileMissing, StorageError
@@ -304,13 +304,11 @@ class Walk:
 
     def ask(self, query: str, **tables: Rows) -> Rows:
         """Return the result of a query of the table ``walked``, the kept rows, and of others."""
-        query, levels = from_parts(query, "walked", self.levels)
-        return self.engine.sql(query, **levels, **tables)
+        return self.engine.sql(query, walked=self.levels, **tables)
 
     def keep_asked(self, what: str, query: str, columns: str, **tables: Rows) -> Rows:
         """Return the distinct rows of a query of the table ``walked``, and of others; see :func:`keep_counted`."""
-        query, levels = from_parts(query, "walked", self.levels)
-        return keep_counted(self.engine, what, query, columns, **levels, **tables)
+        return keep_counted(self.engine, what, query, columns, walked=self.levels, **tables)
 
     def sum_up(self, columns: str) -> dict[str, Any]:
         """Return sums of all kept rows, as columns of a query. Raises ``StorageError``: the engine lost rows."""

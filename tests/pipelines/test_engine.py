@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pipelines.engine import Engine, Row, Rows, local, open_engine
 from pipelines.engine.counting import keep_counted
 from pipelines.engine.local import LocalEngine
-from pipelines.engine.model import INT, LONG, TEXT, union
+from pipelines.engine.model import INT, LONG, TEXT
 from pipelines.engine.spark import SparkEngine
 from trinitylake_core.errors import CorruptNode, StorageError
 from trinitylake_core.storage import Storage, open_storage
@@ -148,9 +148,9 @@ def test_plans_of_kept_rows_stay_short(spark: SparkSession) -> None:
     levels: list[Rows] = [engine.table([{"path": "a", "bytes": 1}], _FILES)]
     for number in range(2, 8):
         query = "SELECT e.path, max(e.bytes) + 1 AS bytes FROM every e GROUP BY e.path"
-        levels.append(engine.sql(query, every=union(engine, levels)).keep("path", repeatable=True))
+        levels.append(engine.sql(query, every=levels).keep("path", repeatable=True))
         assert {"path": "a", "bytes": number} == levels[-1].one()
-    last: Any = union(engine, levels)
+    last: Any = engine.sql("SELECT * FROM levels", levels=levels)
     limit = spark.conf.get("spark.sql.maxPlanStringLength")
     assert limit == "65536"
     spark.conf.unset("spark.sql.maxPlanStringLength")  # which hides the rest of a text, but does not save the work

@@ -15,7 +15,7 @@ import pytest
 
 from pipelines import clean, compaction, export, tables_clean, verify
 from pipelines.engine.local import LocalEngine, LocalRows
-from pipelines.engine.model import Engine, Rows
+from pipelines.engine.model import Engine, Table
 from pipelines.integrity import checks
 from pipelines.job import silent
 from pipelines.sweep.kept_roots import gc_roots
@@ -313,7 +313,7 @@ def test_a_spoilt_row_of_what_moves_to_another_engine_calls_no_damaged_lakehouse
 class _SpoiltSums(SpoiltReads):
     """An engine of which the query that sums objects up reads a table that lacks, repeats or swaps a row."""
 
-    def sql(self, query: str, **tables: Rows) -> LocalRows:
+    def sql(self, query: str, **tables: Table) -> LocalRows:
         """Return the result of a query of tables, one of which is spoilt if the row is among them."""
         self.is_armed = " AS malformed" in query
         return super().sql(query, **tables)
@@ -345,7 +345,7 @@ def test_a_spoilt_row_of_what_is_summed_up_calls_no_wrong_count_right(
 class _SpoiltFindings(SpoiltQueries):
     """An engine that loses, repeats or swaps one of the findings that it returns."""
 
-    def sql(self, query: str, **tables: Rows) -> LocalRows:
+    def sql(self, query: str, **tables: Table) -> LocalRows:
         """Return the result of a query, spoilt if it is of findings and the row is among it."""
         self.is_armed = "invariant IS NOT NULL LIMIT" in query
         return super().sql(query, **tables)

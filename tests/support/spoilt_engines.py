@@ -11,7 +11,7 @@ import pytest
 
 from pipelines import clean, tables_clean
 from pipelines.engine.local import LocalEngine, LocalRows
-from pipelines.engine.model import READ_AHEAD, Engine, GroupWork, Kept, Row, Rows, Work
+from pipelines.engine.model import READ_AHEAD, Engine, GroupWork, Kept, Row, Rows, Table, Work
 from pipelines.engine.spark import SparkEngine, SparkRows
 from pipelines.job import dry_run
 from pipelines.sweep.sweep import Sweep
@@ -40,7 +40,7 @@ class SpoiltQueries(SpoiltEngine):
         super().__init__(number, how)
         self.spoilt = ""
 
-    def sql(self, query: str, **tables: Rows) -> LocalRows:
+    def sql(self, query: str, **tables: Table) -> LocalRows:
         """Return the result of a query, spoilt if the row is among it."""
         found = super().sql(query, **tables)
         if not self.is_armed:
@@ -80,12 +80,17 @@ class SpoiltGiven(SpoiltEngine):
 class SpoiltReads(SpoiltEngine):
     """An engine of which one query reads a table that lacks, repeats or swaps a row; all others read it as it is."""
 
-    def sql(self, query: str, **tables: Rows) -> LocalRows:
+    def sql(self, query: str, **tables: Table) -> LocalRows:
         """Return the result of a query of tables, one of which is spoilt if the row is among them."""
-        read = {name: self._spoil(rows) for name, rows in tables.items()} if self.is_armed else tables
+        read = {name: self._spoil(table) for name, table in tables.items()} if self.is_armed else tables
         return super().sql(query, **read)
 
-    def _spoil(self, rows: Rows) -> Rows:
+    def _spoil(self, table: Table) -> Table:
+        if isinstance(table, Sequence):
+            return [self._spoil_part(part) for part in table]
+        return self._spoil_part(table)
+
+    def _spoil_part(self, rows: Rows) -> Rows:
         if not isinstance(rows, LocalRows):
             raise TypeError("these rows are of another engine")
         first = self.fault.seen
@@ -171,7 +176,7 @@ class SpoiltSpark(SparkEngine):
             rows = self._spoil(rows)
         return self._spoil(super().map(work, rows, schema, *storages, each=each))
 
-    def sql(self, query: str, **tables: Rows) -> SparkRows:
+    def sql(self, query: str, **tables: Table) -> SparkRows:
         """Return the result of a query, spoilt if the row is among it."""
         return self._spoil(super().sql(query, **tables))
 
