@@ -21,7 +21,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -353,6 +355,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--idle", type=int, nargs="*", default=[20, 300])
     parser.add_argument("--seconds", type=float, default=300.0)
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped
     works: dict[str, Callable[[], Row]] = {
         "disk": partial(maintain_on_disk, options, options.lakehouses, "local"),
         "plain": partial(maintain_on_disk, options, options.lakehouses, "local", plain=True),
