@@ -61,7 +61,7 @@ _SPLIT = (
 # No deadlines: the first call of a test may compile or import, and the machine may be busy.
 settings.register_profile(
     "ci",
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=30,
     derandomize=True,
     database=None,

@@ -24,7 +24,6 @@ from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import Ref, Work
 
-FAST_RUNS = 40
 LOCAL = compaction.Config(engine="local")
 
 
@@ -284,20 +283,12 @@ def _sabotaged(files: Files, place: DiskPlace, expected: dict[str, str], seed: i
     return False
 
 
-def _none_of(wanted: int, files: Files, place: DiskPlace, first: int) -> None:
+@pytest.mark.parametrize("wanted", [20, pytest.param(1000, marks=pytest.mark.slow)])
+def test_no_random_mutation_is_committed(half_clean: Files, place: DiskPlace, wanted: int) -> None:
+    """Rows, nodes and subtrees dropped, swapped, doubled, reordered: refused, or without effect."""
     expected = content(_open(place))
     caught = seed = 0
     while caught < wanted:
-        caught += _sabotaged(files, place, expected, first + seed)
+        caught += _sabotaged(half_clean, place, expected, seed)
         seed += 1
         assert seed < 4 * wanted + 100, "the saboteur finds nothing to do"
-
-
-def test_no_random_mutation_is_committed(half_clean: Files, place: DiskPlace) -> None:
-    """Rows, nodes and subtrees dropped, swapped, doubled, reordered: refused, or without effect."""
-    _none_of(FAST_RUNS, half_clean, place, 0)
-
-
-@pytest.mark.slow
-def test_none_of_a_thousand_random_mutations_is_committed(half_clean: Files, place: DiskPlace) -> None:
-    _none_of(1000, half_clean, place, 10_000)

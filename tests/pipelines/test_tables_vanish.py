@@ -27,8 +27,6 @@ from trinitylake_core.table_places import Located
 TABLES: Final = ("sales.a", "sales.b", "sales.c")
 VICTIM: Final = "sales.b"
 EAGER: Final = GroupRules(min_files=2, share=0.1)
-STEPS: Final = 3
-"""Requests of one job at which something happens in `make test`; all of them where slow tests run."""
 
 
 def drop(catalog: TrinityLakeCatalog) -> None:
@@ -142,18 +140,12 @@ def run_with(directory: Path, job: Callable[[Lakehouse, str], None], at: int, ch
     return plan.count
 
 
+@pytest.mark.parametrize("most", [2, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("job", JOBS)
-def test_a_table_that_vanishes_harms_no_other(kept: Path, job: Callable[[Lakehouse, str], None]) -> None:
-    _try_requests(kept, job, STEPS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("job", JOBS)
-def test_a_table_that_vanishes_at_any_request_harms_no_other(kept: Path, job: Callable[[Lakehouse, str], None]) -> None:
-    _try_requests(kept, job, None)
-
-
-def _try_requests(kept: Path, job: Callable[[Lakehouse, str], None], most: int | None) -> None:
+def test_a_table_that_vanishes_harms_no_other(
+    kept: Path, job: Callable[[Lakehouse, str], None], most: int | None
+) -> None:
+    """At some of its requests, and in `make test-all` at each."""
     requests = run_with(kept, job, 0, drop)
     cases = [(at, change) for change in (drop, rename, replace) for at in range(1, requests + 1)]
     chance = random.Random(job.__name__)

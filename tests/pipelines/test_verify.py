@@ -388,7 +388,7 @@ def test_few_rows_of_what_is_visited_here_move_to_tasks(tmp_path: Path, monkeypa
 # -- bit rot ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("changes", [40, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("changes", [20, pytest.param(1000, marks=pytest.mark.slow)])
 def test_bit_rot_is_found_or_harmless(tmp_path: Path, changes: int) -> None:
     """A single changed byte of a node file is found, or the file provably says what it said before."""
     lake, draw = many(tmp_path), random.Random(changes)

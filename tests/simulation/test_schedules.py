@@ -43,8 +43,8 @@ _SIMILAR: Final = {
 }  # fmt: skip
 """Kinds whose pairs `make test` leaves to `make test-all`."""
 DISSIMILAR: Final = [pair for pair in PAIRS if _SIMILAR.isdisjoint(pair.split("+"))]
-_HERE: Final = DISSIMILAR[::6]
-"""What `make test` tries of them: each kind meets every sixth one of the others."""
+_HERE: Final = DISSIMILAR[::9]
+"""What `make test` tries of them: each kind meets every ninth one of the others."""
 _SAMPLE: Final = 4
 """Of schedules with two decisions `make test` runs every fourth; `make test-all` runs them all."""
 _FEW: Final = ("die", "month")
@@ -284,7 +284,7 @@ def _seeds(seeds: Iterable[int]) -> None:
 
 def test_random_schedules() -> None:
     """Two to four actors whose clocks differ by days, preempted, stalled, disturbed and killed at random."""
-    _seeds(range(100))
+    _seeds(range(50))
 
 
 @pytest.mark.slow
@@ -319,7 +319,7 @@ def test_no_second_fault_strikes_who_is_cut_off() -> None:
 def test_parts_are_the_whole() -> None:
     """Each schedule with two decisions is in exactly one part; those with fewer, which lead there, are in each."""
     scenario = Scenario(("abort", "write"))
-    faults = ("lose", "die")
+    faults = ("die",)
     whole = explore(scenario, Bounds(1, 2, faults))
     parts = [explore(scenario, Bounds(1, 2, faults, part, 3)) for part in range(3)]
     no_part = 3

@@ -191,8 +191,8 @@ class SpoiltSpark(SparkEngine):
 
 
 Spoilt = TypeVar("Spoilt", SpoiltEngine, SpoiltSpark)
-SOME_ROWS: Final = 16
-"""A step between rows. Tests of all ways begin at rows of their own: three of sixteen rows are spoilt in one."""
+SOME_ROWS: Final = 24
+"""A step between rows. Tests of all ways begin at rows of their own: three of twenty-four rows are spoilt in one."""
 every_row: Final = pytest.mark.parametrize("step", [SOME_ROWS, pytest.param(1, marks=pytest.mark.slow)])
 """Some rows in one way, and in `make test-all` each row in all ways."""
 
