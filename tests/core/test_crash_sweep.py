@@ -1,6 +1,6 @@
 """Every operation, disturbed at every one of its storage requests: fail, lose the answer, kill.
 
-Of six ways each request is disturbed in one, one that decides in two, and in `make test-all` each in all.
+Of six ways each request is disturbed in one, one that decides in two more, and in `make test-all` each in all.
 
 After each point the newest version is the old or the new one, whole; `check` is clean; every version before reads the
 same; the operation can be repeated; nothing acknowledged is missing (``tests/support/sweep.py``).

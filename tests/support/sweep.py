@@ -1019,11 +1019,12 @@ class Sweep:
 
         A death beside a read leaves what a death after the last change leaves, and one read without an answer is one
         that failed. Of many listings of folders only every third is disturbed, in one way each. A request that
-        decides who was first is disturbed twice as often as others.
+        decides who was first fails, and loses its answer, in every operation, beside the way that is its turn.
         """
         kind = self.prepared.log[at - 1][0]
-        often = max(1, every // 2) if kind in _DECIDES else every
-        is_its_turn = at % often == (1 + number) % often
+        is_its_turn = at % every == (1 + number) % every
+        if kind in _DECIDES and MODES[number] in MENDED:
+            return True
         if kind not in {"get", "head", "list"}:
             return is_its_turn
         if MODES[number] in {"kill", "kill_after", "lose"}:
