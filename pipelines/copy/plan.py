@@ -23,6 +23,7 @@ from pipelines.engine.counting import (
     ask_of_kept,
     keep_counted,
     keep_given,
+    list_counted,
     refuse_lost,
     refuse_other_sum,
     stream_counted,
@@ -295,7 +296,8 @@ class CopyPlan:
             every.append(f"SELECT o.label, {about} AS about FROM owners o JOIN lost l ON l.path = o.origin")
             needed = {"owners": tables.owners(lost), "lost": lost}
         query = f"SELECT label, min(about) AS about FROM ({' UNION ALL '.join(every)}) e GROUP BY label"
-        rows = tables.list_asked("tables of which a copy lacks files", query, "label, about", **needed)
+        what = "tables of which a copy lacks files"
+        rows = list_counted(self.engine, what, query, "label, about", found=tables.found, **needed)
         lacking = {row["label"]: row["about"] for row in rows}
         return dict(sorted(lacking.items())), elsewhere
 
@@ -429,7 +431,8 @@ def _list_damaged(walked: Walk, role: int, count: int) -> list[LostFile]:
     """Return the nodes that a walk could read at the target only, or at neither side."""
     if not count:
         return []
-    rows = walked.keep_asked("nodes", f"SELECT path, first, last FROM walked WHERE role = {role}", "path, first, last")
+    query = f"SELECT path, first, last FROM walked WHERE role = {role}"
+    rows = keep_counted(walked.engine, "nodes", query, "path, first, last", walked=walked.levels)
     return sorted(LostFile(**row) for row in rows.list())
 
 

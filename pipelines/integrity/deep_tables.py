@@ -141,7 +141,7 @@ def _add_findings(
     found: Found,
 ) -> None:
     """Add what is missing or damaged, each with a table that needs it and its versions; as many as are kept."""
-    definitions = walked.keep_asked("names of definitions", _DEFINITIONS, "path, first, last")
+    definitions = keep_counted(engine, "names of definitions", _DEFINITIONS, "path, first, last", walked=walked.levels)
     wrong = f"""SELECT f.label, '' AS metadata, f.parent AS definition, f.parent AS path, f.about, f.role,
         d.first, d.last
         FROM found f JOIN definitions d ON d.path = f.parent WHERE f.role IN ({DOUBT!r}, {ASTRAY!r}) AND f.path = ''"""
@@ -195,7 +195,7 @@ def _add_pairs(
     shared = keep_counted(engine, "marks of several tables", query, "mark", marks=marks)
     if not shared.count():
         return
-    definitions = walked.keep_asked("names of definitions", _DEFINITIONS, "path, first, last")
+    definitions = keep_counted(engine, "names of definitions", _DEFINITIONS, "path, first, last", walked=walked.levels)
     query = """SELECT k.mark, k.label, k.definition, k.part, d.first, d.last
         FROM marks k JOIN shared s ON s.mark = k.mark JOIN definitions d ON d.path = k.definition"""
     named = {"marks": marks, "shared": shared, "definitions": definitions}

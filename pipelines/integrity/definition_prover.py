@@ -76,7 +76,6 @@ class DefinitionProver:
                 self._storage,
                 named,
                 found,
-                0,
                 self._share_of_tables,
             )
         self.bytes += self.engine.not_counted(read_in_tasks)

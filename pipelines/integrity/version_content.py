@@ -7,7 +7,7 @@ Of a key's messages and row the one in the highest node counts. Every table and 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -201,7 +201,7 @@ def prove_entries(walk: Walk, content: GatheredContent, found: Found) -> None:
     proved, counts, findings = keep_mapped(
         walk.engine, "objects", work, newest, "path", asked, _PROVED, walk.storage, more=more
     )
-    add_findings(walk.engine, [proved], findings, found, content.version)
+    add_findings(walk.engine, proved, findings, found, content.version)
     sums = _sum_up(walk.engine, _EVERY, walk.sum_of_marks() + counts.marks, proved=proved, walked=walk.levels)
     _count_definitions(found, sums)
     for kind, column in _KINDS.items():
@@ -243,7 +243,6 @@ def prove_definitions(
     storage: Storage,
     named: Iterable[Named],
     found: Found,
-    version: int,
     tables: float | None = None,
 ) -> int:
     """Prove definitions, one ``get`` each, and one ``head`` for a share of tables; return the bytes read."""
@@ -255,7 +254,7 @@ def prove_definitions(
     asked = ask_of_given(definitions, "path")
     more = [FINDINGS]
     proved, counts, findings = keep_mapped(engine, "objects", work, rows, "path", asked, _PROVED, storage, more=more)
-    add_findings(engine, [proved], findings, found, version)
+    add_findings(engine, proved, findings, found, 0)
     sums = _sum_up(engine, "(SELECT * FROM proved)", counts.marks, proved=proved)
     _count_definitions(found, sums)
     proved.drop()
@@ -264,12 +263,12 @@ def prove_definitions(
 
 def add_findings(
     engine: Engine,
-    tables: Sequence[Rows],
+    rows: Table,
     sums: Mapping[str, int],
     found: Found,
     version: int | None = None,
 ) -> None:
-    """Add the findings in tables, as many as are kept, and count the others.
+    """Add the findings among rows, as many as are kept, and count the others.
 
     They are those in ``version``, or in the versions that the rows contain. ``sums`` has the columns of
     :data:`FINDINGS`. Raises ``StorageError``: the engine lost rows. REQUIRES: all rows are in the sums.
@@ -281,7 +280,7 @@ def add_findings(
     if version is None:
         columns += ("first", "last")
     query = f"SELECT {', '.join(columns)} FROM rows r WHERE r.invariant IS NOT NULL LIMIT {found.most}"
-    taken = engine.sql(query, rows=tables).list()
+    taken = engine.sql(query, rows=rows).list()
     wanted = min(total, found.most)
     refuse_other_sum("findings", wanted, len(taken))
     marks = sum(row.pop(MARK) for row in taken)

@@ -227,14 +227,14 @@ class TableSweep(Sweep):
         if not self._tables.has(DOUBT):
             return
         query = f"SELECT path, label, about FROM found WHERE role = {DOUBT!r}"
-        for row in self._tables.list_asked("doubts", query, "path, label, about"):
+        for row in list_counted(self.engine, "doubts", query, "path, label, about", found=self._tables.found):
             yield Doubt(row["label"], row["path"], row["about"], stops_all=not row["path"])
 
     def _doubts_of_shared(self) -> Iterator[Doubt]:
         """Yield the doubts about directories that two tables claim."""
         query = f"""SELECT path, min(label) AS one, max(label) AS other FROM found WHERE role = {CLAIM!r}
             GROUP BY path HAVING min(about) <> max(about)"""
-        for row in self._tables.list_asked("shared directories", query, "path, one, other"):
+        for row in list_counted(self.engine, "shared directories", query, "path, one, other", found=self._tables.found):
             yield Doubt(f"{row['one']}, {row['other']}", row["path"], _SHARED)
 
     def _doubts_of_unreadable(self) -> Iterator[Doubt]:

@@ -19,7 +19,6 @@ from pipelines.engine.counting import (
     ask_of_kept,
     keep_counted,
     keep_mapped,
-    list_counted,
     refuse_other_names,
 )
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, not_among
@@ -295,10 +294,6 @@ class TableWalk:
     def keep_asked(self, what: str, query: str, columns: str, **tables: Rows) -> Rows:
         """Return the distinct rows of a query of the table ``found``, and of others; see :func:`keep_counted`."""
         return keep_counted(self._engine, what, query, columns, found=self.found, **tables)
-
-    def list_asked(self, what: str, query: str, columns: str, **tables: Rows) -> list[dict[str, Any]]:
-        """Return the distinct rows of a query of the table ``found``, and of others; see :func:`list_counted`."""
-        return list_counted(self._engine, what, query, columns, found=self.found, **tables)
 
     def owners(self, files: Rows) -> Rows:
         """Return the tables that need files: ``origin``, which is the file, ``label``, ``metadata``, ``definition``.

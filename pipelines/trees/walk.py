@@ -23,7 +23,6 @@ from pipelines.engine.counting import (
     Asked,
     Counts,
     ask_of_given,
-    keep_counted,
     keep_mapped,
     refuse_other_names,
     refuse_other_sum,
@@ -305,10 +304,6 @@ class Walk:
     def ask(self, query: str, **tables: Rows) -> Rows:
         """Return the result of a query of the table ``walked``, the kept rows, and of others."""
         return self.engine.sql(query, walked=self.levels, **tables)
-
-    def keep_asked(self, what: str, query: str, columns: str, **tables: Rows) -> Rows:
-        """Return the distinct rows of a query of the table ``walked``, and of others; see :func:`keep_counted`."""
-        return keep_counted(self.engine, what, query, columns, walked=self.levels, **tables)
 
     def sum_up(self, columns: str) -> dict[str, Any]:
         """Return sums of all kept rows, as columns of a query. Raises ``StorageError``: the engine lost rows."""

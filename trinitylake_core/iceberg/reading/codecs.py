@@ -66,7 +66,7 @@ def _snappy(data: bytes, most: int) -> bytes:
     packed, checksum = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
     size = _snappy_size(packed)
     _refuse_larger(size, most)
-    unpacked = _arrow(packed, "snappy", size)
+    unpacked = _unpack_snappy(packed, size)
     if zlib.crc32(unpacked) != int.from_bytes(checksum, "big"):
         raise Malformed("the checksum of its packed data is wrong")
     return unpacked
@@ -93,9 +93,9 @@ def _zstandard(data: bytes, most: int) -> bytes:
     return unpacked
 
 
-def _arrow(packed: bytes, codec: str, size: int) -> bytes:
+def _unpack_snappy(packed: bytes, size: int) -> bytes:
     try:
-        unpacked: bytes = pa.Codec(codec).decompress(packed, decompressed_size=size, asbytes=True)
+        unpacked: bytes = pa.Codec("snappy").decompress(packed, decompressed_size=size, asbytes=True)
     except (pa.ArrowException, OSError, ValueError):
         raise Malformed("its packed data are damaged") from None
     return unpacked
