@@ -1,11 +1,14 @@
-"""Executors that are killed while they work: one in each stage of a job, when a task of it is sure to be unfinished.
+"""Executors that are lost while they work: one in each stage of a job, when a task of it is sure to be unfinished.
 
     with killing(cluster, spark.sparkContext) as killer:
         job(spark)
     killer.stages
 
 The executor is stopped first, so that its task cannot end before the kill. Which stages work, Spark's own event log
-says when a job begins; whether their tasks run, its status. No time is guessed.
+says when a job begins; which executors run their tasks, its status. No time is guessed.
+
+``EXECUTOR``: it is killed, and its worker starts another one. ``WORKER``: its worker is killed, too, and does not come
+back. ``STRAGGLER``: its Python goes on when the stage has been done without it, by second attempts.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +28,15 @@ from tests.support.standalone import Cluster
 
 LIVE: Final = {"spark.ui.liveUpdate.period": "0"}
 """For a session whose executors are killed: its status says what is so now."""
+EXECUTOR, WORKER, STRAGGLER = "executor", "worker", "straggler"
+SPECULATIVE: Final = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.01",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.task.duration.threshold": "2s",
+}
+"""For a session with stragglers: any task that takes longer than one that is done gets a second attempt."""
 _BEGIN: Final = '{"Event":"SparkListenerJobStart"'
 _ASK_SECONDS: Final = 0.004
 
@@ -35,11 +48,13 @@ class Killer(threading.Thread):
         stages: the stages that had an unfinished task on the executor when it was killed.
     """
 
-    def __init__(self, cluster: Cluster, context: Any) -> None:
+    def __init__(self, cluster: Cluster, context: Any, how: str) -> None:
         super().__init__(daemon=True)
         self.stages: list[int] = []
         self._cluster = cluster
+        self._how = how
         self._tracker = context.statusTracker()
+        self._store = context._jsc.sc().statusStore()  # what tells on which executor a task runs
         self._log = Path(cluster.directory, "events", f"{context.applicationId}.inprogress")
         self._read = self._log.stat().st_size
         self._waiting = set[int]()
@@ -75,33 +90,62 @@ class Killer(threading.Thread):
 
     def _kill_in(self, stage: int) -> None:
         executors = self._cluster.executors()
-        if len(executors) < self._cluster.workers:  # that of the last kill is not there again
+        if len(executors) < len(self._cluster.pids):  # that of the last kill is not there again
             return
-        victim = executors[-1]
-        try:
+        if self._how == WORKER and self.stages:  # one for each job, so that somebody is left
+            return
+        with suppress(psutil.NoSuchProcess):
+            victim = next((each for each in executors if self._runs_on(stage, each)), None)
+            if victim is None:
+                return
+            if self._how == STRAGGLER:
+                self._delay(victim, stage)
+                return
             victim.suspend()
-            if self._has_unfinished(stage):
-                self.stages.append(stage)
+            self._note_unfinished(stage, victim)
+            if self._how == WORKER:
+                self._kill_worker(victim)
             victim.kill()
-        except psutil.NoSuchProcess:
-            return
 
-    def _has_unfinished(self, stage: int) -> bool:
-        """Wait until all that is left of a stage is on the stopped executor; return whether anything is."""
+    def _note_unfinished(self, stage: int, victim: psutil.Process) -> None:
+        if self._runs_on(stage, victim):
+            self.stages.append(stage)
+
+    def _runs_on(self, stage: int, executor: psutil.Process) -> bool:
+        """Whether an executor runs a task of a stage."""
+        found = self._tracker.getStageInfo(stage)
+        if found is None:
+            return False
+        words = set(pairwise(executor.cmdline()))
+        tasks = self._store.taskList(stage, found.currentAttemptId, found.numTasks)
+        every = [tasks.apply(number) for number in range(tasks.size())]
+        return any("RUNNING" == each.status() and ("--executor-id", each.executorId()) in words for each in every)
+
+    def _delay(self, victim: psutil.Process, stage: int) -> None:
+        """Stop the Python of an executor until a stage is done without it; its Java goes on serving its blocks."""
+        stopped = victim.children(recursive=True)
+        for each in stopped:
+            each.suspend()
+        self._note_unfinished(stage, victim)
         while not self._ended.wait(_ASK_SECONDS):
             found = self._tracker.getStageInfo(stage)
-            if found is None or not found.numActiveTasks:
-                return False
-            others = self._cluster.workers - 1
-            if found.numActiveTasks > others or found.numCompletedTasks == found.numTasks - 1 > 0:
-                return True
-        return False
+            if found is None or found.numCompletedTasks == found.numTasks:
+                break
+        for each in stopped:
+            with suppress(psutil.NoSuchProcess):
+                each.resume()
+
+    def _kill_worker(self, victim: psutil.Process) -> None:
+        """Kill the worker of an executor, which starts no other one."""
+        (worker,) = {each.pid for each in victim.parents()}.intersection(self._cluster.pids)
+        psutil.Process(worker).kill()
+        self._cluster.pids.remove(worker)
 
 
 @contextmanager
-def killing(cluster: Cluster, context: Any) -> Iterator[Killer]:
-    """Kill an executor in each stage that works, until the block ends."""
-    killer = Killer(cluster, context)
+def killing(cluster: Cluster, context: Any, how: str = EXECUTOR) -> Iterator[Killer]:
+    """Lose an executor in each stage that works, or one worker, until the block ends."""
+    killer = Killer(cluster, context, how)
     killer.start()
     try:
         yield killer

@@ -152,7 +152,9 @@ def standalone(
 @contextmanager
 def _worker(cluster: Cluster, number: int, environment: dict[str, str]) -> Iterator[int]:
     command = [str(_SPARK_CLASS), "org.apache.spark.deploy.worker.Worker", "--cores", "1", "--memory", "700m"]
-    command += ["--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(cluster.directory / f"work-{number}")]
+    # Hosts differ: Spark begins no second attempt of a task on the host of the first one.
+    command += ["--host", f"127.0.0.{number + 1}", "--webui-port", "0"]
+    command += ["--work-dir", str(cluster.directory / f"work-{number}")]
     with (cluster.directory / f"worker-{number}.log").open("wb") as log:
         process = subprocess.Popen([*command, cluster.master], stdout=log, stderr=subprocess.STDOUT, env=environment)
         try:
