@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pipelines.source.columns import as_bytes, new_schema_of, schema_of
 from pipelines.source.entries import parse_change
 from trinitylake_core.definitions import encode, table_def
+from trinitylake_core.definitions.schema import COLUMNS_MAX
 from trinitylake_core.errors import InvalidDefinition, InvalidInput
 
 TYPES = st.sampled_from(
@@ -51,6 +52,13 @@ def test_a_schema_that_is_kept_is_the_one_that_is_read_and_has_the_same_errors(c
 def test_what_is_no_list_of_columns_is_refused_either_way(value: Any) -> None:
     assert isinstance(outcome(schema_of, value), str)
     assert outcome(schema_of, value) == outcome(new_schema_of, value)
+
+
+def test_columns_are_read_in_their_order_unless_they_are_too_many() -> None:
+    columns = [{"name": name, "type": "bigint"} for name in ("b", "a")]
+    assert ["b", "a"] == [each.name for each in schema_of(columns)]
+    with pytest.raises(InvalidInput, match="is the most"):
+        schema_of(columns * COLUMNS_MAX)
 
 
 def test_a_schema_that_was_seen_before_is_checked_by_its_types_too() -> None:
