@@ -96,6 +96,17 @@ def cpu_seconds(top: int) -> float:
     return sum(ticks for _, (_, _, ticks) in _below(top)) / _TICKS
 
 
+def moved_bytes(top: int) -> tuple[int, int]:
+    """Return the bytes that a process and those below it that live have read and written so far: files and sockets."""
+    read = written = 0
+    for process, _ in _below(top):
+        lines = (Path("/proc") / str(process) / "io").read_text().splitlines()
+        counts = {name: int(count) for name, _, count in (line.partition(": ") for line in lines)}
+        read += counts["rchar"]
+        written += counts["wchar"]
+    return read, written
+
+
 @contextmanager
 def sampled(top: int) -> Iterator[dict[str, int]]:
     """Yield the most bytes that a process had in memory, Java below it, and the largest of its other processes.

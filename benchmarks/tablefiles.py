@@ -1,13 +1,13 @@
 """Compaction of tables: many tables of many small files, what it costs by each engine, and what scans gain.
 
-    python -m benchmarks tablefiles [--tables 100] [--files 100] [--rows 1000] [--prove counts] [--spark-tables 100]
-        [--values] [--target 128MiB] [--only WAY]
+    python -m benchmarks tablefiles [--tables 100] [--files 100] [--rows 1000] [--prove none hash] [--spark-tables 100]
+        [--values] [--target 128MiB] [--only WAY ...]
 
-Each table has so many small files. They are compacted as one run: in this process; by the engine of Spark on
-``local[2]``; by plain Spark on ``local[2]``, with Iceberg's procedures called by hand for one table after the other;
-and by deltalake's ``optimize.compact``, the same rows in its own tables. Then all is done again, which shall do
-nothing. ``--spark-tables 0`` leaves Spark out, ``--only`` all ways but those that begin so. ``--values`` adds a column
-of random numbers: 10,000 rows are 100 kB then.
+Each table has so many small files. They are compacted as one run: in this process, once for each of the proofs; by the
+engine of Spark on ``local[2]``; by plain Spark on ``local[2]``, with Iceberg's procedures called by hand for one table
+after the other; and by deltalake's ``optimize.compact``, the same rows in its own tables. Then all is done again, which
+shall do nothing. ``--spark-tables 0`` leaves Spark out, ``--only`` all ways but those that begin so. ``--values`` adds
+a column of random numbers: 10,000 rows are 100 kB then.
 
 Each way has a lakehouse and a process of its own. Spark's session is started before the clock, and its Java included in
 CPU and memory. Memory is the most that the process and its Java have held, tables written before not included. DuckDB
@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks import report
-from benchmarks.observed import cpu_seconds, sampled
+from benchmarks.observed import cpu_seconds, moved_bytes, sampled
 from pipelines import tables_compact
 from pipelines.job import NEVER_CANCELLED
 from pipelines.session import SessionConfig, get_session
@@ -157,13 +157,19 @@ def measure_delta(root: str, tables: int, target: int | None) -> dict[str, Any]:
 
     row: dict[str, Any] = {"tables": tables, "went": count_files()}
     me = os.getpid()
-    began, cpu = time.perf_counter(), cpu_seconds(me)
+    began, cpu, moved = time.perf_counter(), cpu_seconds(me), moved_bytes(me)
     with sampled(me) as peaks:
         compact()
     row["s"], row["cpu_s"] = round(time.perf_counter() - began, 1), round(cpu_seconds(me) - cpu, 1)
+    row |= _moved_since(me, moved)
     row["MiB_python"], row["came"] = peaks.get("driver", 0) >> 20, count_files()
     kept = [each for number in range(tables) for each in DeltaTable(f"{root}/t{number}").file_uris()]
     return row | {"MiB_made": _mebibytes(kept), "again": compact()}
+
+
+def _moved_since(process: int, before: tuple[int, int]) -> dict[str, int]:
+    read, written = moved_bytes(process)
+    return {"MiB_read": (read - before[0]) >> 20, "MiB_written": (written - before[1]) >> 20}
 
 
 def _mebibytes(paths: list[str]) -> float:
@@ -184,10 +190,11 @@ def _measure(root: str, tables: int, act: Callable[[], dict[str, Any]]) -> dict[
     row: dict[str, Any] = {"tables": tables}
     row["went"], row["duckdb_before_s"], _ = scan_by_duckdb(root, tables)
     me = os.getpid()
-    began, cpu = time.perf_counter(), cpu_seconds(me)
+    began, cpu, moved = time.perf_counter(), cpu_seconds(me), moved_bytes(me)
     with sampled(me) as peaks:
         row |= act()
     row["s"], row["cpu_s"] = round(time.perf_counter() - began, 1), round(cpu_seconds(me) - cpu, 1)
+    row |= _moved_since(me, moved)
     row["MiB_python"], row["MiB_java"] = peaks.get("driver", 0) >> 20, peaks.get("jvm", 0) >> 20
     row["came"], row["duckdb_after_s"], row["MiB_made"] = scan_by_duckdb(root, tables)
     began, cpu, version = time.perf_counter(), cpu_seconds(me), Lakehouse.open(root).version
@@ -199,7 +206,7 @@ def _measure(root: str, tables: int, act: Callable[[], dict[str, Any]]) -> dict[
 
 def measure(way: str, root: str, tables: int, prove: str) -> dict[str, Any]:
     """Return what a compaction takes by one of the ways. In a process of its own."""
-    if way == _LOCAL:
+    if way.startswith(_LOCAL):
         return _measure(root, tables, lambda: compact_by_job(root, "local", prove))
     with _spark_over(root) as catalog:
         first = scan_by_spark(catalog, tables)  # which has Java compile what it will need
@@ -224,18 +231,18 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--tables", type=int, default=100)
     parser.add_argument("--files", type=int, default=100)
     parser.add_argument("--rows", type=int, default=1000)
-    parser.add_argument("--prove", default="counts")
+    parser.add_argument("--prove", nargs="+", default=["counts"])
     parser.add_argument("--spark-tables", type=int, default=100)
     parser.add_argument("--values", action="store_true")
     parser.add_argument("--target", type=parse_size)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", nargs="+", default=[""])
     options = parser.parse_args(arguments)
-    ways = {_LOCAL: options.tables, _DELTA: options.tables}
+    ways = dict.fromkeys((f"{_LOCAL}, {proof}" for proof in options.prove), options.tables) | {_DELTA: options.tables}
     if options.spark_tables:
-        ways |= {_SPARK: options.spark_tables, _PLAIN: options.spark_tables}
+        ways |= {_PLAIN: options.spark_tables, _SPARK: options.spark_tables}
     figures: dict[str, dict[str, Any]] = {}
     for way, tables in ways.items():
-        if not way.startswith(options.only):
+        if not way.startswith(tuple(options.only)):
             continue
         with tempfile.TemporaryDirectory() as name:
             root = (Path(name) / "lake").as_uri()
@@ -245,6 +252,7 @@ def main(arguments: list[str]) -> None:
                 figures[way] = _in_process(measure_delta, name, tables, options.target)
             else:
                 _in_process(partial(fill, values=options.values, target=options.target), root, *shape)
-                figures[way] = _in_process(measure, way, root, tables, options.prove)
+                proof = way.rpartition(", ")[2] if way.startswith(_LOCAL) else options.prove[-1]
+                figures[way] = _in_process(measure, way, root, tables, proof)
         print(report.table({way: figures[way]}), flush=True)
     report.save("tablefiles", {"options": vars(options), "figures": figures})

@@ -19,7 +19,7 @@ from pyiceberg.types import DateType, LongType
 
 from pipelines import tables_compact
 from pipelines.tables.compact import model
-from pipelines.tables.compact.proof import ProofFailed, RowsHash, hash_file, refuse_other_rows
+from pipelines.tables.compact.proof import ProofFailed, RowsHash, hash_files, refuse_other_rows
 from pipelines.tables_compact import Config, Settings
 from tests.pipelines.test_tables_compact import data_files, small_files
 from tests.support.icebergs import ids
@@ -186,12 +186,35 @@ def test_lists_of_a_row_group_are_hashed_a_batch_at_a_time(rows: int, batch_rows
     found = RowsHash()
     tracemalloc.start()
     try:
-        hash_file(stream.getvalue(), [1], found, batch_rows=batch_rows)
+        hash_files([stream.getvalue()], [1], found, batch_rows=batch_rows)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     refuse_other_rows(expected, found)
     assert peak < 24 * values
+
+
+def _file_of(first: int, ids: tuple[int, int] = (1, 2)) -> tuple[pa.Table, bytes]:
+    """Return four rows of two columns with these field IDs, and a file of them."""
+    numbers = list(range(first, first + 4))
+    columns = {1: pa.array(numbers), 2: pa.array([each * 7 for each in numbers])}
+    fields = [pa.field("ab"[at], pa.int64(), metadata={"PARQUET:field_id": str(each)}) for at, each in enumerate(ids)]
+    stream = io.BytesIO()
+    parquet.write_table(pa.table([columns[each] for each in ids], pa.schema(fields)), stream, store_schema=False)
+    return pa.table({"1": columns[1], "2": columns[2]}), stream.getvalue()
+
+
+def test_files_are_hashed_one_after_the_other_by_their_own_field_ids() -> None:
+    """Those in a row that have one schema are read at once; names and types alone do not make it one."""
+    made = [_file_of(0), _file_of(4), _file_of(8, (2, 1)), _file_of(12), *map(_file_of, range(16, 96, 4))]
+    expected = _hash_batches(pa.concat_tables([rows for rows, _ in made]).to_batches())
+    found = RowsHash()
+    hash_files([content for _, content in made], [1, 2], found)
+    refuse_other_rows(expected, found)
+    turned = RowsHash()
+    hash_files([content for _, content in reversed(made)], [1, 2], turned)
+    with pytest.raises(ProofFailed):
+        refuse_other_rows(expected, turned)
 
 
 # -- rewrites that lie -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ partition spec that they were written by.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +22,7 @@ from pipelines.tables.compact.proof import (
     ClaimedColumns,
     ProofFailed,
     RowsHash,
-    hash_file,
+    hash_files,
     refuse_other_counts,
     refuse_other_rows,
 )
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from trinitylake_core.iceberg.data_files import DataFileReader
     from trinitylake_core.iceberg.rewritten import DataFile, FileRewrite
 
+    _Content = tuple[DataFile, bytes, Unpacked]
+    """A file, what is in it, and what it takes to unpack that."""
+
 GROUP_BYTES: Final = 256 << 20
 """Larger groups are Spark's: their files are in memory, old and new."""
 TOGETHER: Final = 100
@@ -46,6 +49,8 @@ _WAIT_SECONDS: Final = 30.0
 _BATCH_BYTES: Final = 2 << 30
 MOST_UNPACKED: Final = 8 << 30
 """Bytes of rows, unpacked, that are read of one group of files."""
+_HASHED_BYTES: Final = 8 << 20
+"""So many bytes of old files are hashed at once; smaller files wait in memory for others."""
 _NEWEST_FORMAT: Final = 2
 _DELETES: Final = "delete files apply to its files, which needs engine 'spark'"
 _FACTS: Final = {"engine-name": "trinitylake"}
@@ -265,22 +270,11 @@ class LocalRewriter:
         before = RowsHash()
         made: list[tuple[DataFile, bytes]] = []
 
-        def read() -> Iterator[pa.RecordBatch]:
-            contents = zip(old, self._lake.storage.map(old, reader.content), strict=True)
-            left = MOST_UNPACKED
-            for file, data in contents:
-                opened = reader.open(file, data)
-                for batch in reader.rows(file, opened):
-                    self._refuse_late()
-                    left -= batch.nbytes
-                    if left < 0:
-                        raise TooLarge(f"a partition unpacks to more than {MOST_UNPACKED:,} bytes")
-                    yield batch
-                if proves_rows:
-                    _, unpacked = opened
-                    self._hash_file(file, data, unpacked, columns, before)
+        def hash_old(files: Sequence[_Content]) -> None:
+            if proves_rows and files:
+                self._hash_files(files, columns, before)
 
-        parts = _Parts(read(), sum(each.rows for each in old), group.decision.after, target)
+        parts = _Parts(self._read(reader, old, hash_old), sum(each.rows for each in old), group.decision.after, target)
         for part in parts.files():
             found = writer.write(part, old[0], parts.note_written)
             if found is not None:
@@ -293,24 +287,47 @@ class LocalRewriter:
             for file, data in made:
                 claimed = ClaimedColumns(claims_of(metadata, file))
                 _, unpacked = open_parquet(file.uri, data)
-                self._hash_file(file, data, unpacked, columns, after, claimed)
+                self._hash_files([(file, data, unpacked)], columns, after, claimed)
             refuse_other_rows(before, after)
         return made
 
-    def _hash_file(
+    def _read(
+        self, reader: DataFileReader, files: Sequence[DataFile], note_read: Callable[[Sequence[_Content]], object]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of files; ``note_read`` gets the files that were read, some at a time."""
+        contents = zip(files, self._lake.storage.map(files, reader.content), strict=True)
+        left = MOST_UNPACKED
+        unnoted: list[_Content] = []
+        for file, data in contents:
+            opened = reader.open(file, data)
+            for batch in reader.rows(file, opened):
+                self._refuse_late()
+                left -= batch.nbytes
+                if left < 0:
+                    raise TooLarge(f"a partition unpacks to more than {MOST_UNPACKED:,} bytes")
+                yield batch
+            unnoted.append((file, data, opened[1]))
+            if sum(each.size for each, _, _ in unnoted) >= _HASHED_BYTES:
+                note_read(unnoted)
+                unnoted = []
+        note_read(unnoted)
+
+    def _hash_files(
         self,
-        file: DataFile,
-        data: bytes,
-        unpacked: Unpacked,
+        files: Sequence[_Content],
         columns: Sequence[int],
         total: RowsHash,
         claimed: ClaimedColumns | None = None,
     ) -> None:
-        """Add the rows of a file to a hash."""
+        """Add the rows of files to a hash."""
         self._refuse_late()
-        if unpacked.largest_group > MOST_BYTES:
-            raise TooLarge(f"{file.uri}: a row group unpacks to more than {MOST_BYTES:,} bytes, too many to be proved")
-        hash_file(data, columns, total, claimed, batch_rows=unpacked.batch_rows)
+        for file, _, unpacked in files:
+            if unpacked.largest_group > MOST_BYTES:
+                why = f"a row group unpacks to more than {MOST_BYTES:,} bytes, too many to be proved"
+                raise TooLarge(f"{file.uri}: {why}")
+        contents = [data for _, data, _ in files]
+        least = min(unpacked.batch_rows for _, _, unpacked in files)
+        hash_files(contents, columns, total, claimed, batch_rows=least)
 
     def _refuse_late(self, why: str = "the time was used up, and nothing of it was committed") -> None:
         """Raise :class:`_Stopped` once the time of the run is used up."""
