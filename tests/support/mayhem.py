@@ -58,15 +58,16 @@ def disturb(
     enough: Callable[[], bool],
     *,
     stall: float,
+    kills: float = KILLS,
     spared: Callable[[int], bool] = lambda number: False,
 ) -> str:
     """Run so many processes until it is enough, stop each now and then for up to ``stall`` seconds, and kill some.
 
     ``start`` starts one, by its number and the number of lives before; one that ended is started again. One that is
-    ``spared`` goes on.
+    ``spared`` goes on. Of all disturbances ``kills`` is the share of those that kill.
     """
     print(f"MAYHEM_SEED={SEED}")
-    chance, kills, stops = random.Random(SEED), 0, 0
+    chance, killed, stops = random.Random(SEED), 0, 0
     running, asleep = [start(number, 0) for number in range(count)], dict[int, float]()
     try:
         while not enough():
@@ -77,11 +78,11 @@ def disturb(
             number = chance.randrange(count)
             if running[number].is_alive() and spared(number):
                 continue
-            if not running[number].is_alive() or chance.random() < KILLS:
+            if not running[number].is_alive() or chance.random() < kills:
                 _end(running[number])
                 asleep.pop(number, None)
-                kills += 1
-                running[number] = start(number, kills)
+                killed += 1
+                running[number] = start(number, killed)
             elif chance.random() < 0.5 and number not in asleep:
                 _signal(running[number], signal.SIGSTOP)
                 asleep[number] = time.monotonic() + chance.random() * stall
@@ -89,7 +90,7 @@ def disturb(
     finally:
         for process in running:
             _end(process)
-    return f"{kills} kills, {stops} stops"
+    return f"{killed} kills, {stops} stops"
 
 
 def _signal(process: BaseProcess, number: signal.Signals) -> None:

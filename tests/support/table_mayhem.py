@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -335,6 +335,10 @@ class BySql(Writer):
     text = ""
     """What it calls a column of text."""
 
+    def served(self) -> Served:
+        """Return the endpoint."""
+        return self.plan.served(self.seed)
+
     def _run(self, change: Change, *statements: str) -> None:
         raise NotImplementedError
 
@@ -379,7 +383,7 @@ class ByDuckDB(BySql):
 
     def _run(self, change: Change, *statements: str) -> None:
         def run() -> None:
-            with connected(self.plan.served(self.seed), more=self.plan.attached) as connection:
+            with connected(self.served(), more=self.plan.attached) as connection:
                 if self.plan.secret:
                     connection.execute(self.plan.secret)
                 _in_one(connection, statements, self.chance.random() * 2 * (self.chance.random() < 0.3))
@@ -400,7 +404,7 @@ class BySpark(BySql):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._running = ExitStack()
-        self.run = self._running.enter_context(sparked(self.plan.served(self.seed), **self.plan.spark))
+        self.run = self._running.enter_context(sparked(self.served(), **self.plan.spark))
 
     def _run(self, change: Change, *statements: str) -> None:
         def run() -> None:
@@ -542,8 +546,9 @@ class Judged:
 class History:
     """What every version must hold, and may hold, by the notes of the writers."""
 
-    def __init__(self, lines: list[dict[str, Any]]) -> None:
+    def __init__(self, lines: list[dict[str, Any]], shared: Sequence[str] = SHARED) -> None:
         self.judged = Judged()
+        self._shared = shared
         self._ops = {line["op"]: {**line, "how": "unknown", "to": None} for line in lines if line["what"] == "intent"}
         self._table: dict[int, str] = {}
         self._numbers: dict[str, set[int]] = {}
@@ -581,7 +586,7 @@ class History:
     def compare(self, version: int, tables: dict[str, list[int]]) -> None:
         """Compare what a version holds with what was told."""
         self.judged.reads += 1
-        mine = [each for each in tables if each not in SHARED]
+        mine = [each for each in tables if each not in self._shared]
         wrong = [f"{each} may not be there" for each in mine if not self._may(each, version)]
         created = {each for each in self._made if isinstance(each, str)}
         wrong += [f"{each} is missing" for each in created - {*mine} if self._must(each, version)]
