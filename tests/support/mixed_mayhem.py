@@ -159,13 +159,13 @@ class MixedBySpark(_InMixed, BySpark):
         Writer.__post_init__(self)
         self.shared = tuple(MIXED)
         self.spark = start_spark(self.plan.served(self.seed).properties())
+        self.run = self._run_one
         self._flows: dict[str, Any] = {}
         _note_began(self.plan, "spark")
 
-    def run(self, statement: str) -> None:
-        """Run a statement."""
+    def _run_one(self, statement: str) -> list[tuple[Any, ...]]:
         try:
-            self.spark.run(statement.replace("l.race.", f"{self.spark.name}.race."))
+            return self.spark.run(statement.replace("l.race.", f"{self.spark.name}.race."))
         except StatementFailed as error:
             raise RuntimeError(str(error)) from None
 
