@@ -381,8 +381,8 @@ def damage_the_target(scene: Scene) -> None:
     _deploy(scene)
     told = scene.do(DEPLOY, "rollback", "--dry-run", to_version=good, code=4)
     assert "is not intact" in told, told
-    scene.do(DEPLOY, "mend", "--from")
-    scene.do(DEPLOY, "verify", "--version", version=good)
+    scene.do(DAMAGED, "mend", "--from")
+    scene.do(CORRUPT, "verify", "--version", version=good)
     _roll_back(scene, DEPLOY, good)
 
 
