@@ -681,9 +681,10 @@ def freeze_the_writers(scene: Scene) -> None:
 
 def kill_spark(scene: Scene) -> None:
     """Kill the JVM of a run that has work for one: for less none is started."""
-    with acting_as("etl@airflow"), scene.lake.transaction(reason="many tables") as txn:
-        for number in range(300):
-            txn.create_table("logs", f"many{number}")
+    for part in range(10):  # each within the time that a transaction has
+        with acting_as("etl@airflow"), scene.lake.transaction(reason="many tables") as txn:
+            for number in range(30):
+                txn.create_table("logs", f"many{part}_{number}")
     run_id = scene.evening.deployment.launch(
         f"{scene.name}_compaction",
         {"ops": {f"lakehouse__{scene.name}__tree_compaction": {"config": {"engine": "spark"}}}},
