@@ -172,7 +172,7 @@ def open_spark(folder: Path) -> Iterator[SparkCatalog]:
     conf = {"spark.ui.enabled": "false"}
     spark = get_session(SessionConfig(master="local[2]", iceberg=TESTED, log_level="OFF", conf=conf))
     with endpoint(Lakehouse.open(folder.as_uri())) as at:
-        yield SparkCatalog(spark, at.properties(), NEVER_CANCELLED, None)
+        yield SparkCatalog(spark, at.properties(), NEVER_CANCELLED, lambda: False)
 
 
 def remove_orphan_files(catalog: SparkCatalog) -> int:

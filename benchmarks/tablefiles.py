@@ -182,7 +182,7 @@ def _spark_over(root: str) -> Iterator[SparkCatalog]:
     conf = {"spark.ui.enabled": "false"}
     spark = get_session(SessionConfig(master="local[2]", iceberg=TESTED, log_level="OFF", conf=conf))
     with endpoint(Lakehouse.open(root)) as at:
-        yield SparkCatalog(spark, at.properties(), NEVER_CANCELLED, None)
+        yield SparkCatalog(spark, at.properties(), NEVER_CANCELLED, lambda: False)
 
 
 def _measure(root: str, tables: int, act: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def write_and_merge(directory: Path, seed: int, tables: int) -> Counter[tuple[st
     done = Counter[tuple[str, str]]()
     names: dict[str, str] = {}
     with endpoint(catalog.lakehouse) as at, connected(at) as connection:
-        by_spark = SparkCatalog(spark, at.properties(), NEVER_CANCELLED, None)
+        by_spark = SparkCatalog(spark, at.properties(), NEVER_CANCELLED, lambda: False)
         for number in range(tables):
             writer = WRITERS[number % len(WRITERS)]
             engine = "spark" if writer == WRITERS[-1] else chance.choice([*engines])

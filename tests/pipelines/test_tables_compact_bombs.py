@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
 import resource
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -219,12 +221,36 @@ def test_a_table_that_has_begun_has_a_time_too(tmp_path: Path, monkeypatch: pyte
     read = data_files.DataFileReader.content
 
     def read_for_hours(reader: data_files.DataFileReader, file: Any) -> bytes:
-        engine._ends = 0.0
+        engine._time._ends = 0.0
         return read(reader, file)
 
     monkeypatch.setattr(data_files.DataFileReader, "content", read_for_hours)
     assert [model.TIMEOUT] == [each.outcome for each in engine.rewrite([planned])]
     assert [1, 2] == ids(catalog.load_table("sales.orders"))
+
+
+def test_tables_that_take_all_the_time_there_is_leave_some_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer makes two of them, for there are two threads; each gets half of what is left when it begins."""
+    catalog = new_iceberg(tmp_path)
+    for name in ("sales.bomb1", "sales.bomb2", "sales.other"):
+        with_table(catalog, name, 1).append(rows(2))
+    clock = itertools.count()
+    monkeypatch.setattr(model, "monotonic", lambda: float(next(clock)))
+    read = data_files.DataFileReader.rows
+
+    def read_for_hours(reader: data_files.DataFileReader, file: Any, opened: Any) -> Iterator[pa.RecordBatch]:
+        for batch in read(reader, file, opened):
+            while "bomb" in file.uri:
+                yield batch.slice(0, 0)
+            yield batch
+
+    monkeypatch.setattr(data_files.DataFileReader, "rows", read_for_hours)
+    settings = Settings(seconds=1_000, at_once=1)
+    report = tables_compact.run(catalog.lakehouse.refresh(), Config(engine="local", rules=EAGER, settings=settings))
+    found = {each.table: each.outcome for each in report.outcomes}
+    assert {"sales.bomb1": model.TIMEOUT, "sales.bomb2": model.TIMEOUT, "sales.other": model.DONE} == found
 
 
 def forged(**values: Any) -> bytes:

@@ -93,7 +93,7 @@ def _started(root: str) -> Iterator[_Spark]:
     lake = Lakehouse.open(root)
     spark = get_session(SessionConfig(master="local[2]", iceberg="1.12.0"))
     with endpoint(lake) as at:
-        catalog = SparkCatalog(spark, at.properties(), NEVER_CANCELLED, None)
+        catalog = SparkCatalog(spark, at.properties(), NEVER_CANCELLED, lambda: False)
         found = _Spark(lake, spark, catalog)
         if "a" not in lake.namespaces():
             catalog.run(f"CREATE NAMESPACE {catalog.name}.a")
@@ -280,7 +280,7 @@ def _run_out_of_time(root: str) -> Outcome:
         call = engine._TableRewrite._call
 
         def call_late(self: Any, *given: str) -> list[tuple[Any, ...]]:
-            self._catalog._ends = 0.0
+            self._catalog._is_late = lambda: True
             return call(self, *given)
 
         with pytest.MonkeyPatch.context() as patch:

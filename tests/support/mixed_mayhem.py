@@ -204,7 +204,7 @@ def start_spark(served: dict[str, str]) -> SparkCatalog:
     """Start a Spark with Iceberg, and return a lakehouse in it."""
     conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
     spark = get_session(SessionConfig(master="local[2]", iceberg=TESTED, log_level="OFF", conf=conf))
-    return SparkCatalog(spark, served, NEVER_CANCELLED, None)
+    return SparkCatalog(spark, served, NEVER_CANCELLED, lambda: False)
 
 
 # -- maintenance ---------------------------------------------------------------------------------------

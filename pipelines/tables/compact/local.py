@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -118,7 +119,7 @@ class LocalRewriter:
         self.left: dict[str, PlannedTable] = {}
         self._lake = lake
         self._settings = settings
-        self._ends = None if settings.seconds is None else time.monotonic() + settings.seconds
+        self._time = model.RunTime(settings.seconds)
         self._cancel = cancel
         self._catalog: TrinityLakeCatalog = TrinityLakeCatalog.over(lake, reason=settings.reason or "")
 
@@ -162,15 +163,16 @@ class LocalRewriter:
         """Yield the tables as they are rewritten, not yet committed."""
         with ThreadPoolExecutor(self._settings.at_once, thread_name_prefix="compact") as threads:
             try:
-                yield from threads.map(self._rewrite_table, tables)
+                yield from threads.map(partial(self._rewrite_table, len(tables)), tables)
             except BaseException:
                 threads.shutdown(wait=True, cancel_futures=True)
                 raise
 
-    def _rewrite_table(self, table: PlannedTable) -> _Rewritten | Outcome:
-        """Write the new files of a table, and prove them; what its own files cause is its outcome."""
+    def _rewrite_table(self, tables: int, table: PlannedTable) -> _Rewritten | Outcome:
+        """Write the new files of one of so many tables, and prove them; what its own files cause is its outcome."""
         from trinitylake_core.iceberg.errors import REFUSED, NotThere
 
+        self._time.begin_table(tables)
         self._cancel.check()
         failed = Outcome(table.name, model.UNREADABLE, self.name)
         try:
@@ -330,8 +332,8 @@ class LocalRewriter:
         hash_files(contents, columns, total, claimed, batch_rows=least)
 
     def _refuse_late(self, why: str = "the time was used up, and nothing of it was committed") -> None:
-        """Raise :class:`_Stopped` once the time of the run is used up."""
-        if self._ends is not None and time.monotonic() > self._ends:
+        """Raise :class:`_Stopped` once the time of the run, or of the table, is used up."""
+        if self._time.is_over():
             raise _Stopped(model.TIMEOUT, why)
 
     def _store(self, made: Sequence[tuple[DataFile, bytes]], located: Located) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Final, Protocol
 
 from pipelines.tables.compact.decision import GroupDecision, GroupRules
@@ -89,7 +91,8 @@ class Settings:
         prove: ``counts``, ``hash`` or ``none``.
         partial: commits of one table, for engines that commit a part of it at a time; 1: all or nothing.
         at_once: tables at the same time.
-        seconds: no table is begun after so long, and one that is under way is stopped; ``None``: no limit.
+        seconds: no table is begun after so long, and one that is under way is stopped; ``None``: no limit. One of
+            several is stopped once it has taken half of what was left when it began.
         endpoint: for a Spark that cannot reach an endpoint in this process.
         reason: recorded in the history, unless ``endpoint`` commits.
     """
@@ -241,6 +244,30 @@ def join_outcomes(first: Outcome | None, last: Outcome) -> Outcome:
 
 
 _SUMMED: Final = ("partitions", "files", "after", "bytes", "bytes_after", "seconds", "commits", "conflicts")
+
+
+class RunTime:
+    """The time of a run: a table that others share it with takes half of what is left when it begins, at the most.
+
+    Else the tables of one writer, made to take hours, would be all that is ever begun. A table has a thread of its own.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._ends = None if seconds is None else monotonic() + seconds
+        self._table = threading.local()
+
+    def begin_table(self, tables: int) -> None:
+        """Note that this thread begins one of so many tables."""
+        if self._ends is not None and tables > 1:
+            now = monotonic()
+            self._table.ends = now + (self._ends - now) / 2
+
+    def is_over(self) -> bool:
+        """Whether the time of the run, or of the table of this thread, is used up."""
+        if self._ends is None:
+            return False
+        ends = getattr(self._table, "ends", self._ends)
+        return monotonic() > min(ends, self._ends)
 
 
 class TableEngine(Protocol):

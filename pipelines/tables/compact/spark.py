@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -90,7 +91,7 @@ class SparkRewriter:
         self._endpoint = settings.endpoint
         self._lacks: str | None = None
         self._has_looked = False
-        self._ends = None if settings.seconds is None else time.monotonic() + settings.seconds
+        self._time = model.RunTime(settings.seconds)
         self._held = ExitStack()
         self._lock = Lock()
         self._catalog: SparkCatalog | None = None
@@ -120,15 +121,16 @@ class SparkRewriter:
             return
         with ThreadPoolExecutor(self._settings.at_once, thread_name_prefix="compact-spark") as threads:
             try:
-                for outcome in threads.map(self._rewrite_table, tables):
+                for outcome in threads.map(partial(self._rewrite_table, len(tables)), tables):
                     self.versions += outcome.commits
                     yield outcome
             except BaseException:
                 threads.shutdown(wait=True, cancel_futures=True)
                 raise
 
-    def _rewrite_table(self, table: PlannedTable) -> Outcome:
-        """Have a table rewritten. Where Spark ended meanwhile, the next table gets a new one, if we may start it."""
+    def _rewrite_table(self, tables: int, table: PlannedTable) -> Outcome:
+        """Rewrite one of so many tables. Where Spark ended meanwhile, the next has a new one, if we may start it."""
+        self._time.begin_table(tables)
         with self._lock:
             catalog = self._connect()
         outcome = _TableRewrite(self._lake, catalog, self, table).run()
@@ -150,8 +152,8 @@ class SparkRewriter:
         return self._cancel
 
     def is_late(self) -> bool:
-        """Whether the time of the run is used up."""
-        return self._ends is not None and time.monotonic() > self._ends
+        """Whether the time of the run, or of the table of this thread, is used up."""
+        return self._time.is_over()
 
     def close(self) -> None:
         """Stop the endpoint, and take its token out of the session."""
@@ -167,7 +169,7 @@ class SparkRewriter:
                     "a Spark Connect server cannot reach an endpoint in this process: start `trinitylake serve` where "
                     "the server reaches it, and name it"
                 )
-            self._catalog = SparkCatalog(spark, self._serve(spark), self._cancel, self._ends)
+            self._catalog = SparkCatalog(spark, self._serve(spark), self._cancel, self.is_late)
             self._held.callback(self._catalog.close)
         return self._catalog
 

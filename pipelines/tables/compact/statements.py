@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -54,14 +53,16 @@ class SparkCatalog:
         application_id: what Spark writes into the snapshots that it makes.
     """
 
-    def __init__(self, spark: SparkSession, endpoint: Mapping[str, str], cancel: Cancel, ends: float | None) -> None:
+    def __init__(
+        self, spark: SparkSession, endpoint: Mapping[str, str], cancel: Cancel, is_late: Callable[[], bool]
+    ) -> None:
         """Begin.
 
         Args:
             spark: a session with Iceberg.
             endpoint: ``uri``, ``warehouse`` and ``token`` of the endpoint.
             cancel: asked while a statement runs.
-            ends: the moment of the monotonic clock at which statements are stopped; ``None``: never.
+            is_late: asked as well, whether the time of the statement is used up.
 
         Raises:
             InvalidInput: the session started without Iceberg.
@@ -70,7 +71,7 @@ class SparkCatalog:
         self._is_connect = is_connect(spark)
         self.session = spark if self._is_connect else spark.newSession()
         self._cancel = cancel
-        self._ends = ends
+        self._is_late = is_late
         self.name = f"compact_{secrets.token_hex(4)}"
         self.application_id = self.session.conf.get("spark.app.id") or ""
         # Here, and not in the configuration of the session: that one stands in lists of processes.
@@ -116,7 +117,7 @@ class SparkCatalog:
             wait([running], timeout=_STOP_SECONDS)
 
     def _refuse_late(self) -> None:
-        if self._ends is not None and time.monotonic() > self._ends:
+        if self._is_late():
             raise StatementTimeout("the time was used up, and Spark was stopped; the next run goes on")
 
     def _collect(self, statement: str, tag: str) -> list[tuple[Any, ...]]:
