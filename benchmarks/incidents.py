@@ -795,6 +795,7 @@ def let_the_bill_grow(scene: Scene) -> None:
     assert "shop.orders" in scene.do(BILL, "tables", "health")
     scene.do(BILL, "tables", "expire")
     scene.do(BILL, "compact")
+    scene.do(SET_BACK, "export", "file:///data/lake")
     scene.do(BILL, "expire", "--keep-last")
     plan = f"{scene.evening.folder.as_uri()}/plan.parquet"
     scene.do(BILL, "tables", "clean", "--plan-to", roots={"file:///data/plan.parquet": plan})
