@@ -72,6 +72,8 @@ def test_what_reads_or_adds_a_file_of_the_table_is_signed(method: str, query: st
         ("GET", f"{_SERVER}/lakes/{_OWN}/\t../theirs-0123456789ab/x.parquet"),
         ("PUT", f"{_SERVER}{_FILE}?acl"),
         ("DELETE", f"{_SERVER}{_FILE}"),
+        ("DELETE", f"{_SERVER}{_FILE}#?uploadId=u"),
+        ("DELETE", f"{_SERVER}{_FILE}?uploadId="),
         ("POST", f"{_SERVER}/lakes/?delete"),
         ("POST", f"{_SERVER}{_FILE}?delete"),
         ("OPTIONS", f"{_SERVER}{_FILE}"),
@@ -85,9 +87,10 @@ def test_nothing_else_is_signed(method: str, uri: str) -> None:
 
 
 def test_no_copy_is_signed_and_no_request_for_a_table_that_was_not_loaded() -> None:
-    source = {"X-Amz-Copy-Source": ["/lakes/prod/tables/a/theirs-0123456789ab/data/x.parquet"]}
-    with pytest.raises(OutsidePlaces, match="not signed"):
-        _signer().sign_request(_TABLE, "PUT", f"{_SERVER}{_FILE}", source)
+    for name in ("X-Amz-Copy-Source", "x-amz-copy-source ", "x-amz-copy-source-range"):
+        source = {name: ["/lakes/prod/tables/a/theirs-0123456789ab/data/x.parquet"]}
+        with pytest.raises(OutsidePlaces, match="not signed"):
+            _signer().sign_request(_TABLE, "PUT", f"{_SERVER}{_FILE}", source)
     with pytest.raises(OutsidePlaces, match="not signed"):
         _signer().sign_request(("a", "u"), "GET", f"{_SERVER}{_FILE}", {})
 

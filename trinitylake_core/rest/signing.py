@@ -6,6 +6,7 @@ compared with those of its table when the request for it is signed, and nothing 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import unquote
@@ -20,16 +21,14 @@ from trinitylake_core.storage import Storage
 from trinitylake_core.storage.s3 import S3Storage
 from trinitylake_core.table_places import TablePlaces
 
-_PARTS: Final = (
-    "PUT?partNumber&uploadId",
-    "PUT?uploadId&partNumber",
-    "POST?uploads",
-    "POST?uploadId",
-    "DELETE?uploadId",
+_SIGNED: Final = re.compile(
+    r"(GET|HEAD|PUT)\?|PUT\?(partNumber=\d+&uploadId=[^&]+|uploadId=[^&]+&partNumber=\d+)|"
+    r"POST\?(uploads=?|uploadId=[^&]+)|DELETE\?uploadId=[^&]+"
 )
-_SIGNED: Final = frozenset({"GET", "HEAD", "PUT", *_PARTS})
-"""Methods, and the parameters in their queries: they read a file or add one. None deletes, as only the cleanings do."""
-_COPIES: Final = "x-amz-copy-source"
+"""Methods and queries: they read a file or add one. None deletes, as only the cleanings do; with an empty
+``uploadId`` some stores would."""
+_HEADER: Final = re.compile(r"x-amz-(?!copy-source)[a-z0-9-]+", re.ASCII | re.IGNORECASE)
+"""A header that is signed: none that names a file to copy, in whatever spelling a signature makes that of it."""
 
 
 class _WithoutBody(S3SigV4Auth):  # type: ignore[misc]
@@ -84,13 +83,12 @@ class RequestSigner:
         Raises ``OutsidePlaces``: it is for another file than one of this table, or neither reads one nor adds one.
         """
         address, _, query = uri.partition("?")
-        names = "&".join(each.partition("=")[0] for each in query.split("&"))
-        asked = f"{method}?{names}".removesuffix("?")
         signed = {name: ",".join(values) for name, values in headers.items() if name.lower().startswith("x-amz-")}
         server = f"{self._settings.endpoint}/"
         places = self._places.get(identifier)
-        is_odd = _COPIES in map(str.lower, signed) or not uri.isprintable()
-        if places is None or is_odd or asked not in _SIGNED or not address.startswith(server):
+        is_odd = "#" in uri or not uri.isprintable() or not all(map(_HEADER.fullmatch, signed))
+        is_signed = _SIGNED.fullmatch(f"{method}?{query}")
+        if places is None or is_odd or not is_signed or not address.startswith(server):
             raise OutsidePlaces(f"{method} {address} is not signed: it reads and adds no file of its table")
         places.require("s3://" + unquote(address.removeprefix(server)))
         give_keys = self._settings.credentials
