@@ -23,7 +23,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.typedef import Record
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import ListType, LongType, NestedField, StringType
 
 from pipelines import stats, tables_compact, tables_health, verify
 from pipelines.engine import open_engine
@@ -43,6 +43,7 @@ from trinitylake_core.table_places import Located
 EAGER: Final = GroupRules(min_files=2)
 TEXT: Final = 512 << 10
 LIMIT: Final = 1 << 30
+LISTS: Final = ListType(2, ListType(3, StringType(), element_required=False), element_required=False)
 
 
 def packed(*fields: tuple[str, pa.DataType, int], **columns: pa.Array) -> bytes:
@@ -92,6 +93,17 @@ def columns_of_nothing() -> tuple[bytes, int]:
     group = bytes.fromhex("19fc 80ea30") + bytes.fromhex("260800") * 800_000 + bytes.fromhex("1600 1600 00")
     footer = schema + bytes.fromhex("193c") + group * 3 + bytes.fromhex("00")
     return b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1", 1
+
+
+def nested() -> tuple[bytes, int]:
+    """One row: a list of 2,400 lists, each of one long text."""
+    texts = repeated(2_400)
+    inner = pa.list_(pa.field("element", texts.type, metadata={"PARQUET:field_id": "3"}))
+    outer = pa.list_(pa.field("element", inner, metadata={"PARQUET:field_id": "2"}))
+    each = pa.ListArray.from_arrays(pa.array(range(2_401), pa.int32()), texts).cast(inner)
+    return packed(
+        ("lists", outer, 1), lists=pa.ListArray.from_arrays(pa.array([0, 2_400], pa.int32()), each).cast(outer)
+    ), 1
 
 
 def orc_texts() -> tuple[bytes, int]:
@@ -185,11 +197,15 @@ def test_bombs_cost_their_own_tables_and_little_memory(tmp_path: Path) -> None:
             name = f"sales.{bomb.__name__}_{said}"
             with_table(catalog, name, 1).append(rows(2))
             add_file(catalog, name, data, count, said)
+    lists = catalog.create_table("sales.nested", Schema(NestedField(1, "lists", LISTS, required=False)))
+    lists.append(pa.table({"lists": pa.array([[["one"]]], pa.list_(pa.list_(pa.string())))}))
+    add_file(catalog, "sales.nested", *nested())
     script = f"from {__name__} import compact_in_bounds; compact_in_bounds({catalog.lakehouse.root!r})"
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=300)
     assert not done.returncode, done.stderr
     outcomes = dict(each.split("=") for each in done.stdout.strip().split(";"))
     assert model.DONE == outcomes.pop("sales.other")
+    assert model.TOO_LARGE == outcomes.pop("sales.nested")
     for bomb, right in BOMBS.items():
         assert outcomes[f"sales.{bomb.__name__}"] in right
     for bomb, kind in OTHER_FORMATS.items():
