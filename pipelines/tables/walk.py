@@ -34,6 +34,7 @@ from trinitylake_core.definitions import (
     decode_namespace,
     decode_table,
     decode_view,
+    has_checksum,
 )
 from trinitylake_core.errors import (
     Corrupt,
@@ -54,6 +55,7 @@ from trinitylake_core.tables import (
     DIRECTORY,
     EXTERNAL,
     ICEBERG,
+    MANAGED,
     METADATA_LOCATION,
     VIEW_METADATA_LOCATION,
     base_uri,
@@ -125,6 +127,10 @@ _LISTED_TOGETHER: Final = 10_000
 _EXTERNAL: Final = "it is EXTERNAL, and those are never cleaned"
 _FORBIDDEN: Final = "its owner forbids it (gc.enabled=false)"
 _IN_NAMESPACE: Final = "its metadata lie where namespaces have the directories of their tables, not in one of its own"
+_CUT: Final = (
+    "its definition has no checksum and names no metadata: it has lost its end, and `mend --from` puts it back, or is "
+    "one of 0.1.0, and gets a checksum when the table is changed"
+)
 BY_WISH: Final = frozenset({_EXTERNAL, _FORBIDDEN})
 """Doubts that the owner of a table wants."""
 _OWN_DIRECTORY: Final = re.compile(f"{DIRECTORY}[^/]+/[^/]+/")
@@ -363,7 +369,11 @@ def _definitions(
             if isinstance(definition, ViewDef):
                 yield from _view(definition, path, names)
             elif not managed or definition.table_type != EXTERNAL:
-                yield from _table(definition, path, names, any_format=not (lenient or managed), grounds=lenient)
+                is_swept = not (lenient or managed)
+                found = list(_table(definition, path, names, any_format=is_swept, grounds=lenient))
+                if is_swept and not found and definition.table_type in {"", MANAGED} and not has_checksum(data):
+                    found = [(DOUBT, "", path, _label_of(path), _CUT, None)]
+                yield from found
 
 
 def _read_definition(data: bytes | FileMissing, path: str, copy: Storage | None) -> list[TableDef | ViewDef]:

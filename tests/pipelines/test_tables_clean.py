@@ -21,7 +21,7 @@ from pipelines.job import dry_run
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, rows, with_table
 from tests.support.zero_age import expire_all_but_the_newest
 from trinitylake_core import Lakehouse
-from trinitylake_core.definitions import TableDef
+from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.errors import InvalidInput, PlanOutdated
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.locations import Locations
@@ -328,6 +328,19 @@ def test_an_unreadable_definition_stops_everything(catalog: TrinityLakeCatalog) 
     (doubt,) = clean(catalog).doubts
     assert (True, True) == (doubt.stops_all, "is missing, so the files that it names are unknown" in doubt.reason)
     assert before == files(catalog)
+
+
+def test_a_definition_that_lost_its_end_stops_everything(catalog: TrinityLakeCatalog) -> None:
+    """What is left of it parses, as those of 0.1.0 do, which have no checksum either."""
+    a_history(catalog)
+    expire_all_but_the_newest(catalog.lakehouse)
+    lake, before = catalog.lakehouse, files(catalog)
+    path = next(each.path for each in lake.objects(kind="table"))
+    table = decode_table(lake.storage.read(path), path)
+    table.ClearField("format_properties")
+    lake.storage.replace(path, table.SerializeToString())
+    (doubt,) = clean(catalog).doubts
+    assert (True, before) == (doubt.stops_all, files(catalog))
 
 
 def test_a_copy_of_the_lakehouse_does_not_lose_what_its_metadata_calls_by_another_name(
