@@ -52,7 +52,7 @@ def find_copy(storage: Storage, copy: Storage, path: str) -> tuple[bytes | None,
     ours = _read_sound(storage, path)
     data = _read(copy, path)
     # What is left of a definition that has lost its end still parses, as one of 0.1.0 without a checksum does.
-    is_cut = data and parsed and parsed.kind in KINDS and len(ours or b"") < len(data)
+    is_cut = data and parsed and parsed.kind in KINDS and ours != data and data.startswith(ours or b"")
     if ours is not None and not is_cut:
         return None, ""
     if data is None:

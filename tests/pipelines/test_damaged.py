@@ -333,6 +333,7 @@ def test_a_definition_that_proves_itself_in_the_copy_is_never_replaced(tmp_path:
     done = export.run(lake.refresh(), copy, config, storage_options=FAST)
     assert ({other, cut}, True) == (set(done.plan.kept), done.plan.is_whole)
     assert [good[other], good[cut]] == [there.read(other), there.read(cut)]
+    there.write(next(each.path for each in lake.objects() if each.name == "t003"), good[path])  # longer, and another's
     assert [cut] == mend.run(lake, mend.Config("incident", source=copy, engine="local")).files
     assert good[cut] == here.read(cut)
 
