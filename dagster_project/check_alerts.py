@@ -43,6 +43,8 @@ _AT_ONCE: Final = 50
 _NOT_SENT: Final = frozenset({checks.DEBT, checks.NOT_FROZEN})
 """Checks whose changes are not sent: the sensor answers a debt with a compaction, and whoever froze a lakehouse
 knows."""
+_NOT_SENT_AT_FIRST: Final = _NOT_SENT | {checks.COMPACTION_FRESH, checks.SNAPSHOTS_FRESH}
+"""Checks whose changes are not sent on the first day: what is late then was so before anything ran here."""
 _PASSED, _FAILS, _OVERDUE = "SUCCEEDED", "FAILED", "FAIL"
 """Values of Dagster's states of a check and of freshness, whose classes have no public names."""
 
@@ -145,10 +147,12 @@ def add_assets_and_checks(
     ``since``: when the sensor first ticked. For a day after that nothing is late: a new deployment made nothing yet.
     """
     graph = repository.asset_graph
+    is_new = time.time() - since < _FIRST_DAY_SECONDS
+    unsent = _NOT_SENT_AT_FIRST if is_new else _NOT_SENT
     plain: list[dg.AssetCheckKey] = []
     partitioned: list[dg.AssetCheckKey] = []
     for key in sorted(graph.asset_check_keys, key=str):
-        if key.name in _NOT_SENT or (only_ours and not is_ours(key.asset_key)):
+        if key.name in unsent or (only_ours and not is_ours(key.asset_key)):
             continue
         has_partitions = graph.get_check_spec(key).partitions_def is not None
         if has_partitions and key.name == checks.REACHABLE:
@@ -159,24 +163,21 @@ def add_assets_and_checks(
     _join_warnings(survey)
     _add_unreachable(survey)
     assets = [key for key in graph.materializable_asset_keys if is_ours(key) or not only_ours]
-    if time.time() - since >= _FIRST_DAY_SECONDS:
+    if not is_new:
         add_overdue_assets(survey, instance, assets)
 
 
 def add_failed_checks(survey: Survey, instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]) -> None:
     """Add the checks without partitions that failed last. One query for all of them."""
-    if not keys:
-        return
-    summaries = instance.event_log_storage.get_asset_check_summary_records(list(keys))
-    for key, summary in summaries.items():
+    for key, summary in instance.event_log_storage.get_asset_check_summary_records(keys).items():
         record = summary.last_completed_check_execution_record
         if record is not None and isinstance(record.evaluation, dg.AssetCheckEvaluation):
             _add_evaluation(survey, key, None, record.evaluation, record.run_id)
 
 
-def add_failed_partitions(survey: Survey, instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]) -> None:
+def add_failed_partitions(survey: Survey, instance: dg.DagsterInstance, keys: list[dg.AssetCheckKey]) -> None:
     """Add the partitions of checks that failed last. One query for each check, and one for each that fails."""
-    for info in instance.event_log_storage.get_asset_check_partition_info(list(keys)) if keys else ():
+    for info in instance.event_log_storage.get_asset_check_partition_info(keys):
         key, partition, status = info.check_key, info.partition_key, info.latest_execution_status.value
         if status == _FAILS:
             evaluation = last_evaluation(instance, key.asset_key, key.name, partition)
@@ -253,13 +254,11 @@ def _check_id(key: dg.AssetCheckKey, partition: str | None) -> str:
 
 def add_overdue_assets(survey: Survey, instance: dg.DagsterInstance, keys: Sequence[dg.AssetKey]) -> None:
     """Add the assets whose freshness policy fails. One query. Dagster's daemon judges them, if it is told to."""
-    if not keys:
-        return
-    for key, state in instance.event_log_storage.get_freshness_state_records(list(keys)).items():
+    for key, state in instance.event_log_storage.get_freshness_state_records(keys).items():
         if state.freshness_state.value == _OVERDUE:
             name = key.to_user_string()
             text = "it was not materialised in time: see its last runs, its schedule, and whether the daemon runs"
-            page = f"assets/{'/'.join(key.path)}"
+            page = f"assets/{name}"
             survey.failing[f"fresh {name}"] = Problem(f"{name} is overdue", notifications.ERROR, text, page)
 
 
