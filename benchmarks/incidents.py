@@ -692,7 +692,7 @@ def kill_spark(scene: Scene) -> None:
     found: list[psutil.Process] = []
 
     def started() -> bool:
-        found[:] = [each for each in scene.evening.deployment.processes("code") if each.name() == "java"]
+        found[:] = [each for each in scene.evening.deployment.processes("code") if _is_spark(each)]
         return bool(found)
 
     eventually(started, lambda: str(scene.evening.deployment.run(run_id)), 300, 0.05)
@@ -704,6 +704,14 @@ def kill_spark(scene: Scene) -> None:
     scene.told.steps.append(f"(the run whose Spark was killed: {run['status']})")
     if run["status"] != "SUCCESS":
         scene.notice()
+
+
+def _is_spark(process: psutil.Process) -> bool:
+    """Return whether a process is Spark's JVM. A `java -Xmx128m` before it only puts its command together, and ends."""
+    try:
+        return "java -cp" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def misspell_a_stanza(scene: Scene) -> None:
