@@ -128,8 +128,8 @@ _EXTERNAL: Final = "it is EXTERNAL, and those are never cleaned"
 _FORBIDDEN: Final = "its owner forbids it (gc.enabled=false)"
 _IN_NAMESPACE: Final = "its metadata lie where namespaces have the directories of their tables, not in one of its own"
 _CUT: Final = (
-    "its definition has no checksum and names no metadata: it has lost its end, and `mend --from` puts it back, or is "
-    "one of 0.1.0, and gets a checksum when the table is changed"
+    "its definition names no metadata, and has no checksum or no type: it is damaged, and `mend --from` may put it "
+    "back, or is one of 0.1.0, and gets a checksum when the table is changed"
 )
 BY_WISH: Final = frozenset({_EXTERNAL, _FORBIDDEN})
 """Doubts that the owner of a table wants."""
@@ -371,7 +371,9 @@ def _definitions(
             elif not managed or definition.table_type != EXTERNAL:
                 is_swept = not (lenient or managed)
                 found = list(_table(definition, path, names, any_format=is_swept, grounds=lenient))
-                if is_swept and not found and definition.table_type in {"", MANAGED} and not has_checksum(data):
+                # What has lost its end parses, and so does a definition of another kind, which has no type.
+                may_be_cut = definition.table_type == MANAGED and not has_checksum(data)
+                if is_swept and not found and (may_be_cut or not definition.table_type):
                     found = [(DOUBT, "", path, _label_of(path), _CUT, None)]
                 yield from found
 

@@ -330,17 +330,19 @@ def test_an_unreadable_definition_stops_everything(catalog: TrinityLakeCatalog) 
     assert before == files(catalog)
 
 
-def test_a_definition_that_lost_its_end_stops_everything(catalog: TrinityLakeCatalog) -> None:
-    """What is left of it parses, as those of 0.1.0 do, which have no checksum either."""
+def test_a_definition_that_lost_its_end_or_is_of_another_kind_stops_everything(catalog: TrinityLakeCatalog) -> None:
+    """It parses: those of 0.1.0 have no checksum either."""
     a_history(catalog)
     expire_all_but_the_newest(catalog.lakehouse)
     lake, before = catalog.lakehouse, files(catalog)
     path = next(each.path for each in lake.objects(kind="table"))
     table = decode_table(lake.storage.read(path), path)
     table.ClearField("format_properties")
-    lake.storage.replace(path, table.SerializeToString())
-    (doubt,) = clean(catalog).doubts
-    assert (True, before) == (doubt.stops_all, files(catalog))
+    other = next(each.path for each in lake.objects(kind="namespace"))
+    for content in (table.SerializeToString(), lake.storage.read(other)):
+        lake.storage.replace(path, content)
+        (doubt,) = clean(catalog).doubts
+        assert (True, before) == (doubt.stops_all, files(catalog))
 
 
 def test_a_copy_of_the_lakehouse_does_not_lose_what_its_metadata_calls_by_another_name(
