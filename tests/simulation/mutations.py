@@ -291,7 +291,7 @@ GROUPS: Final[dict[str, Mutation]] = {
         ("request-alone",), preemptions=0,
     ),
     "a version says until when its keys reach": Mutation(
-        lambda: {(group._GroupChange, "_rows"): lambda self, base: {}},
+        lambda: {(group._GroupChange, "_row_of_requests"): lambda self, base: {}},
         ("request", "write-other", "request"), preemptions=0,
     ),
     "no version is older than its key": Mutation(

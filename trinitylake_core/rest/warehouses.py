@@ -109,20 +109,20 @@ class Warehouses:
         if "@" in name:
             warehouse = Warehouse(name, catalog)
         else:
-            warehouse = Warehouse(name, catalog, self._lender, self._find_signer(catalog.lakehouse))
+            warehouse = Warehouse(name, catalog, self._lender, self._find_signer(catalog))
         with self._lock:
             self._opened[name] = warehouse
             while len(self._opened) > _OPENED:
                 self._opened.popitem(last=False)
         return warehouse
 
-    def _find_signer(self, lake: Lakehouse) -> RequestSigner | None:
-        """Return who signs for a lakehouse; ``None``: nobody does."""
-        if not self._signs or not lake.root.startswith("s3://"):
+    def _find_signer(self, catalog: TrinityLakeCatalog) -> RequestSigner | None:
+        """Return who signs for a lakehouse; ``None``: nobody does, and nothing is read."""
+        if not self._signs or not catalog.root.startswith("s3://"):
             return None
         from trinitylake_core.rest.signing import find_signer  # noqa: PLC0415 - botocore: a third of a second
 
-        return find_signer(lake.storage)
+        return find_signer(catalog.lakehouse.storage)
 
     def _open(self, name: str) -> TrinityLakeCatalog:
         base, _, version = name.partition("@")
