@@ -300,6 +300,7 @@ class LocalRewriter:
         contents = zip(files, self._lake.storage.map(files, reader.content), strict=True)
         left = MOST_UNPACKED
         unnoted: list[_Content] = []
+        waiting = 0
         for file, data in contents:
             opened = reader.open(file, data)
             for batch in reader.rows(file, opened):
@@ -309,9 +310,11 @@ class LocalRewriter:
                     raise TooLarge(f"a partition unpacks to more than {MOST_UNPACKED:,} bytes")
                 yield batch
             unnoted.append((file, data, opened[1]))
-            if sum(each.size for each, _, _ in unnoted) >= _HASHED_BYTES:
+            waiting += file.size
+            if waiting >= _HASHED_BYTES:
                 note_read(unnoted)
                 unnoted = []
+                waiting = 0
         note_read(unnoted)
 
     def _hash_files(
