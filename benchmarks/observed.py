@@ -54,7 +54,7 @@ def open_storage(root: str, options: Mapping[str, Any] | None = None) -> storage
 
 def answerer(*arguments: Any) -> Callable[[Any], Any]:
     """Return the function by which a helper process does pieces, its requests written down."""
-    from pipelines import worker_pool
+    from pipelines.engine import worker_pool
 
     _count_here()
     return worker_pool.answerer(*arguments)
@@ -63,8 +63,8 @@ def answerer(*arguments: Any) -> Callable[[Any], Any]:
 @contextmanager
 def observed(folder: Path) -> Iterator[None]:
     """Write down the requests of this process, and of those that jobs start, until the block ends."""
-    from pipelines import worker_pool
     from pipelines.engine import spark as tasks
+    from pipelines.engine import worker_pool
 
     before = tasks.open_storage, worker_pool.answerer
     os.environ[_FOLDER] = str(folder)

@@ -28,9 +28,10 @@ from dagster_project.supervised import (
     tag_plan,
     with_advice,
 )
-from pipelines import compaction, compaction_policy, export, stats
-from pipelines.engine_choice import choose_engine
-from pipelines.trees.sketch import sketch
+from pipelines import compaction, export, stats
+from pipelines.engine.choice import choose_engine
+from pipelines.reports.sketch import sketch
+from pipelines.trees.policy import settle_due
 from trinitylake_core import Corrupt, Lakehouse, TrinityLakeError, clock
 
 DEFINITION: Final = "lakehouse_definition"
@@ -382,7 +383,7 @@ def tree_compaction(scope: Scope) -> dg.AssetsDefinition:
 def _compact_tree(launch: Launch) -> Result:
     settle = launch.settings.compaction.settle
     seconds = None if settle is None else settle.total_seconds()
-    full = launch.options.full or compaction_policy.settle_due(launch.lake, seconds, clock.now_millis())
+    full = launch.options.full or settle_due(launch.lake, seconds, clock.now_millis())
     how = compaction.Config(engine=launch.engine, full=full, reason=launch.options.reason)
     report = compaction.run(launch.lake, how, launch.spark, **launch.writes)
     more: reports.Metadata = {}
@@ -396,7 +397,7 @@ def _compact_tree(launch: Launch) -> Result:
                 for when, each in (("before", before), ("after", after))
             ]
             more = {"picture": pictures.trees(shown)}
-            gains = {PREDICTED: reports.of_gains(compaction_policy.compare(before, after, report))}
+            gains = {PREDICTED: reports.of_gains(before, after, report)}
         except TrinityLakeError as error:  # the compaction is committed: a missing picture must not fail it
             more = {"picture_not_drawn": str(error)}
     metadata = reports.of_report(report, **more) | gains

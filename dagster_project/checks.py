@@ -35,9 +35,9 @@ from dagster_project.supervised import (
     with_advice,
 )
 from pipelines import backup, compaction, snapshot, stats, verify
-from pipelines.compaction_policy import debt_of
-from pipelines.engine_choice import choose_engine
-from pipelines.summary import utc
+from pipelines.engine.choice import choose_engine
+from pipelines.reports.summary import utc
+from pipelines.trees.policy import debt_of
 from trinitylake_core import InvalidInput, Lakehouse, TrinityLakeError, clock
 
 DEBT: Final = "compaction_debt"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dagster_project.config.settings import Compaction
 from dagster_project.config.values import format_duration
-from pipelines.compaction_policy import debt_of, waiting_bytes
+from pipelines.trees.policy import debt_of, waiting_bytes
 from trinitylake_core import Lakehouse, Stats
 
 

@@ -20,7 +20,7 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.config.values import OWNER
 from dagster_project.metadata.reports import keep_known
 from dagster_project.resources import open_for_poll
-from pipelines.deadline_pool import DeadlinePool
+from pipelines.engine.deadline_pool import DeadlinePool
 from trinitylake_core import Corrupt, Lakehouse, NotFound, TrinityLakeError
 from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.definitions import TableDef

@@ -16,7 +16,7 @@ from dagster_project.metadata.reports import keep_known, table, with_sizes
 from dagster_project.poll import SensorState
 from dagster_project.scope import FLEET, PARTITION_TAG, Scope, last_evaluation
 from pipelines import fleet
-from pipelines.deadline_pool import DeadlinePool
+from pipelines.engine.deadline_pool import DeadlinePool
 from pipelines.fleet import Member, Report, State
 from trinitylake_core import InvalidInput, clock
 from trinitylake_core.short_repr import first_of

@@ -23,7 +23,8 @@ from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
 from dagster_project.scope import ABOVE_MAINTENANCE, GROUP_TAG, PRIORITY_TAG, Scope, runs_at_work
 from dagster_project.supervised import RETRY, Launch, Supervisor, run_supervised, tag_plan
-from pipelines import diff, export, history, mend, restore, rollback, undo, upgrade, verify, version_ref
+from pipelines import diff, export, history, mend, restore, rollback, undo, upgrade, verify
+from pipelines.source import version_ref
 from trinitylake_core import InvalidInput, Lakehouse
 from trinitylake_core.commits.commit import acting_as
 from trinitylake_core.durations import parse_age

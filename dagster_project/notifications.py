@@ -18,7 +18,7 @@ from dagster_project.config.settings import LAKEHOUSE_TAG, Notifications, checke
 from dagster_project.fleet_health import Reason
 from dagster_project.scope import FLEET, PARTITION_TAG, last_evaluation, sensor_of
 from dagster_project.supervised import SENT_AS
-from pipelines.lakehouses import look_up
+from pipelines.source.lakehouses import look_up
 
 CHECK_CHANGES: Final = "check_changes"
 """The sensor that sends what fails besides runs, see :mod:`dagster_project.check_alerts`."""

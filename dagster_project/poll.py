@@ -20,8 +20,8 @@ from dagster_project.compaction_policy import Decision
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import reports
 from dagster_project.resources import open_for_poll
-from pipelines.compaction_policy import debt_of
-from pipelines.deadline_pool import DeadlinePool
+from pipelines.engine.deadline_pool import DeadlinePool
+from pipelines.trees.policy import debt_of
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.errors import Corrupt, NotALakehouse, WentBack
 from trinitylake_core.versions import RootRows

@@ -19,7 +19,7 @@ from dagster_project.retention import ASK, NOTHING_DONE, deleting
 from dagster_project.scope import Scope
 from dagster_project.supervised import Launch
 from pipelines import doctor, tables_clean, tables_compact, tables_expire, tables_health
-from pipelines.summary import count
+from pipelines.reports.summary import count
 from pipelines.tables.compact.model import DONE, UNPROVEN, WRONG
 from trinitylake_core import Lakehouse
 from trinitylake_core.recovery.patterns import first_match

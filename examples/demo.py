@@ -36,7 +36,7 @@ from examples.iceberg import extension, opened
 from pipelines import cli, upgrade
 from pipelines import load as loading
 from pipelines.cli.report import table
-from pipelines.summary import human_bytes
+from pipelines.reports.summary import human_bytes
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import usual_order
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipelines.job import NEVER_CANCELLED, Cancel, Review, dry_run
+from pipelines.reports.summary import DRY_RUN, Table, changes_table
 from pipelines.source.entries import WrittenChange, parse_change
-from pipelines.summary import DRY_RUN, Table, changes_table
 from trinitylake_core import Lakehouse, Transaction
 from trinitylake_core.definitions import TableDef, describe_difference
 from trinitylake_core.errors import (

@@ -19,12 +19,12 @@ from typing import Any
 from pipelines import verify
 from pipelines.copy.damaged_files import is_sound
 from pipelines.engine import Engine
-from pipelines.engine_choice import choose_engine_for_all
+from pipelines.engine.choice import choose_engine_for_all
 from pipelines.integrity.digest import digest
-from pipelines.integrity.findings import Finding
+from pipelines.integrity.findings import Finding, findings_table
 from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
-from pipelines.summary import Table, count, findings_table
-from pipelines.tables.files import EVERY
+from pipelines.reach.table_files import EVERY
+from pipelines.reports.summary import Table, count
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.errors import Corrupt, InvalidDefinition, NotALakehouse, VersionNotFound
 from trinitylake_core.locations import parse

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import ClassVar, Final
 
-from pipelines.engine_choice import choose_engine_for_all
+from pipelines.engine.choice import choose_engine_for_all
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -34,11 +34,19 @@ from pipelines.job import (
     refuse_unknown,
     silent,
 )
-from pipelines.summary import Table, count, describe_deletion, describe_no_change, failures_table, files_of, human_bytes
-from pipelines.sweep import plans
-from pipelines.sweep.kept_roots import GcRoots, SavedTransactions, refuse_guarded, slack
-from pipelines.sweep.listing import Listed, inventory_millis
-from pipelines.sweep.sweep import Deleted, Marking, RootsExpired, Size, Sweep, Totals, UnknownFiles
+from pipelines.reach import plans
+from pipelines.reach.kept_roots import GcRoots, SavedTransactions, refuse_guarded, slack
+from pipelines.reach.listing import Listed, inventory_millis
+from pipelines.reach.sweep import Deleted, Marking, RootsExpired, Size, Sweep, Totals, UnknownFiles
+from pipelines.reports.summary import (
+    Table,
+    count,
+    describe_deletion,
+    describe_no_change,
+    failures_table,
+    files_of,
+    human_bytes,
+)
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit, require_writable

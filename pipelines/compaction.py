@@ -15,9 +15,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pipelines import worker_pool
-from pipelines.engine import Engine, Row
-from pipelines.engine_choice import choose_engine, expected_engine
+from pipelines.engine import Engine, Row, worker_pool
+from pipelines.engine.choice import choose_engine, expected_engine
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -29,7 +28,7 @@ from pipelines.job import (
     silent,
     start_over_if_void,
 )
-from pipelines.summary import DRY_RUN, Table, count, human_bytes
+from pipelines.reports.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.trees import subtrees
 from pipelines.trees.cost_bound import DirtyPart, RewriteCost, bound_cost
 from pipelines.trees.subtrees import adopt, split_for_tasks

@@ -16,15 +16,15 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.engine import Engine
+from pipelines.engine.choice import choose_engine, would_start
 from pipelines.engine.counting import (
     ask_of_given,
     keep_mapped,
     without_counts,
 )
 from pipelines.engine.model import TEXT, Row
-from pipelines.engine_choice import choose_engine, would_start
 from pipelines.job import Progress, Session, refuse_unknown, silent
-from pipelines.summary import Table, changes_table
+from pipelines.reports.summary import Table, changes_table
 from trinitylake_core import Change, Lakehouse
 from trinitylake_core.diff import (
     ADDED,

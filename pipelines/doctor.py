@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from pipelines.summary import count
-from pipelines.tables.files import TableFiles, iceberg_tables
+from pipelines.reach.table_files import TableFiles, iceberg_tables
+from pipelines.reports.summary import count
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.definitions import TableDef

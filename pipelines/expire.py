@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Final
 
-from pipelines.engine_choice import choose_engine_for_all
+from pipelines.engine.choice import choose_engine_for_all
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -30,11 +30,11 @@ from pipelines.job import (
     refuse_unknown,
     silent,
 )
-from pipelines.summary import Table, describe_deletion, describe_no_change, failures_table, files_of
-from pipelines.sweep import plans
-from pipelines.sweep.kept_roots import OWN_VERSION, GcRoots, RetentionReason, RetentionRules, gc_roots, refuse_guarded
-from pipelines.sweep.listing import ROOT, Listed, listed_file
-from pipelines.sweep.sweep import Deleted, Marking, Sweep, delete
+from pipelines.reach import plans
+from pipelines.reach.kept_roots import OWN_VERSION, GcRoots, RetentionReason, RetentionRules, gc_roots, refuse_guarded
+from pipelines.reach.listing import ROOT, Listed, listed_file
+from pipelines.reach.sweep import Deleted, Marking, Sweep, delete
+from pipelines.reports.summary import Table, describe_deletion, describe_no_change, failures_table, files_of
 from trinitylake_core import Lakehouse, clock, spec
 from trinitylake_core.commits.changes import ExpirationChange, commit_summary
 from trinitylake_core.commits.commit import commit

@@ -25,7 +25,7 @@ from pipelines.copy.damaged_files import why_damaged
 from pipelines.copy.destination import Destination, inspect, without_snapshots
 from pipelines.copy.plan import DEFINITION, NODE, OF_TABLES, CopyPlan, FilesToCopy, LostFile, looked_up
 from pipelines.engine import Engine
-from pipelines.engine_choice import choose_engine, work_in
+from pipelines.engine.choice import choose_engine, work_in
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -37,9 +37,9 @@ from pipelines.job import (
     refuse_unknown,
     silent,
 )
-from pipelines.summary import DRY_RUN, Table, count, human_bytes
-from pipelines.tables.files import refuse_no_iceberg
-from pipelines.trees.walk import IN_SNAPSHOT, OF_NO_VERSION, Start
+from pipelines.reach.table_files import refuse_no_iceberg
+from pipelines.reach.walk import IN_SNAPSHOT, OF_NO_VERSION, Start
+from pipelines.reports.summary import DRY_RUN, Table, count, human_bytes
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import require_writable
 from trinitylake_core.errors import (

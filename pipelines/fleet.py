@@ -17,10 +17,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
-from pipelines import lakehouses
-from pipelines.compaction_policy import debt_of, waiting_bytes
-from pipelines.deadline_pool import DeadlinePool
-from pipelines.summary import count
+from pipelines.engine.deadline_pool import DeadlinePool
+from pipelines.reports.summary import count
+from pipelines.source import lakehouses
+from pipelines.trees.policy import debt_of, waiting_bytes
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
 from trinitylake_core.short_repr import ShortRepr

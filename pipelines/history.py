@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import chain, islice
 from typing import Final
 
-from pipelines.summary import Table, count, history_table
+from pipelines.reports.summary import Table, count, history_table
 from trinitylake_core import InvalidInput, Lakehouse, VersionInfo, spec
 from trinitylake_core.recovery.target import parse_moment, read_moment, refuse_no_moment
 from trinitylake_core.short_repr import ShortRepr

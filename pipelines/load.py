@@ -24,8 +24,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipelines import loading
 from pipelines.engine import Row, Rows
+from pipelines.engine.choice import choose_engine
 from pipelines.engine.counting import (
     COUNTING,
     IS_NO_COUNT,
@@ -37,7 +37,6 @@ from pipelines.engine.counting import (
     without_counts,
 )
 from pipelines.engine.model import GroupWork
-from pipelines.engine_choice import choose_engine
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -49,7 +48,10 @@ from pipelines.job import (
     silent,
     start_over_if_void,
 )
-from pipelines.loading import (
+from pipelines.reports.summary import DRY_RUN, count, human_bytes
+from pipelines.source import loading
+from pipelines.source.lines import TextPlace, cut_into_blocks, describe_place, find_text_files
+from pipelines.source.loading import (
     EXISTING,
     REFUSE,
     SHOWN,
@@ -63,8 +65,6 @@ from pipelines.loading import (
     refuse_wrong_lines,
     sum_tallies,
 )
-from pipelines.source.lines import TextPlace, cut_into_blocks, describe_place, find_text_files
-from pipelines.summary import DRY_RUN, count, human_bytes
 from pipelines.trees.subtrees import adopt
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.commits.changes import FilesVoid, LoadChange, commit_summary

@@ -26,7 +26,7 @@ from pipelines import verify
 from pipelines.copy.damaged_files import find_copy, put_back
 from pipelines.copy.plan import PREFIXES
 from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
-from pipelines.summary import Table, count
+from pipelines.reports.summary import Table, count
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import MendedFences, NewDefinition, commit_summary
 from trinitylake_core.commits.commit import commit, require_writable

@@ -12,17 +12,19 @@ from typing import Any, Final
 
 from pipelines import diff
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, refuse_unknown, silent
-from pipelines.recovery_run import RecoveryReport, RecoveryRun
-from pipelines.summary import DRY_RUN, utc
-from pipelines.tables.files import EVERY, are_rewrites, refuse_no_share
-from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
+from pipelines.reach.table_files import EVERY, are_rewrites, refuse_no_share
+from pipelines.reports.summary import DRY_RUN, utc
+from pipelines.rollback import RecoveryReport, RecoveryRun
+from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget, VersionExpired, VersionNotFound
 from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, Refused
 from trinitylake_core.grounds import Identities, identity_of
 from trinitylake_core.keys import TABLE
+from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.recovery.plan import require_reason
 from trinitylake_core.recovery.restore import Restore, plan_restore, refuse_no_source
 from trinitylake_core.recovery.selection import Side
+from trinitylake_core.spec import QUIET_OPERATIONS
 from trinitylake_core.storage import Storage, open_storage
 
 
@@ -128,6 +130,34 @@ def run(
         ReadOnly, StorageError.
     """
     return _Restore(lake, config, spark, review, cancel or NEVER_CANCELLED, progress or silent).run()
+
+
+def find_version_before_change(lake: Lakehouse, patterns: Sequence[str]) -> int:
+    """Return the version before the newest one that changed or dropped an object that a pattern matches.
+
+    A version that created what matches is passed over: before it there was nothing to bring back. Two ``get`` for each
+    version that is read, newest first, and the nodes that it does not share with the one before it.
+
+    Raises:
+        VersionNotFound: no version that is kept changed or dropped such an object.
+    """
+    wanted = [Pattern(text) for text in patterns]
+    after = lake
+    while after.version > 0:
+        try:
+            before = lake.at(version=after.version - 1)
+        except (VersionExpired, Corrupt):
+            break  # what the version changed can no longer be told
+        if after.info().operation not in QUIET_OPERATIONS:
+            for change in before.diff(before, after):
+                is_wanted = any(pattern.matches(change.namespace, change.name) for pattern in wanted)
+                if is_wanted and change.old_path is not None:
+                    return before.version
+        after = before
+    raise VersionNotFound(
+        f"no version that is kept changed or dropped {', '.join(patterns)}; say which one to restore from: --version, "
+        "--timestamp or --snapshot"
+    )
 
 
 class _Restore(RecoveryRun[Config, Report]):

@@ -12,13 +12,13 @@ from itertools import takewhile
 from typing import Final
 
 from pipelines import compaction
-from pipelines.compaction_policy import excess_messages
 from pipelines.engine import Engine
 from pipelines.engine.local import LocalEngine
 from pipelines.job import Progress, silent
-from pipelines.sweep.kept_roots import gc_roots, live_transactions
-from pipelines.sweep.sweep import Size, Sweep, UnknownFiles
-from pipelines.trees.walk import FOREVER, KEYS, MESSAGES, NODE, TEXT_BYTES, Start, TreeSource, walk
+from pipelines.reach.kept_roots import gc_roots, live_transactions
+from pipelines.reach.sweep import Size, Sweep, UnknownFiles
+from pipelines.reach.walk import FOREVER, KEYS, MESSAGES, NODE, TEXT_BYTES, Start, TreeSource, walk
+from pipelines.trees.policy import excess_messages
 from trinitylake_core import Lakehouse, Stats, clock
 from trinitylake_core.errors import VersionNotFound
 from trinitylake_core.versions import Root, from_millis

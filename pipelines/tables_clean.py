@@ -2,7 +2,8 @@
 
 A file of the area (``tables/``) goes if no retained version, snapshot or live saved transaction names metadata that
 refer to it, and if it is old enough. Every later commit reads it in the fence: the catalog asks the storage for the
-times of the files that a commit adds (``trinitylake_core.iceberg.added``). Rollbacks take over metadata that is marked.
+times of the files that a commit adds (``trinitylake_core.iceberg.commit_rules.added``). Rollbacks take over metadata
+that is marked.
 
 Nothing is deleted from the directory of a table in doubt: two tables in one directory, an EXTERNAL table. Nothing at
 all is deleted where metadata or a manifest of a retained version is missing or cannot be read: it may name any file.
@@ -21,14 +22,14 @@ from typing import Final, cast
 from pipelines import clean
 from pipelines.clean import SAFETY_AGE_SECONDS
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, silent
-from pipelines.summary import Table, count, utc
-from pipelines.sweep import plans
-from pipelines.sweep.kept_roots import GcRoots, SavedTransactions
-from pipelines.sweep.listing import Listed, everything
-from pipelines.sweep.sweep import Size, Totals
+from pipelines.reach import plans
+from pipelines.reach.kept_roots import GcRoots, SavedTransactions
+from pipelines.reach.listing import Listed, everything
+from pipelines.reach.sweep import Size, Totals
+from pipelines.reach.table_files import refuse_no_iceberg
+from pipelines.reach.table_sweep import Doubt, TableSweep
+from pipelines.reports.summary import Table, count, utc
 from pipelines.tables.compact.hold import held_since
-from pipelines.tables.files import refuse_no_iceberg
-from pipelines.tables.sweep import Doubt, TableSweep
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput, PlanOutdated
 from trinitylake_core.recovery.patterns import Pattern

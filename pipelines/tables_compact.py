@@ -23,8 +23,9 @@ from pipelines.job import (
     refuse_unknown,
     silent,
 )
-from pipelines.summary import ByteCount, Table, count, describe_no_change, human_bytes
-from pipelines.sweep import plans
+from pipelines.reach import plans
+from pipelines.reach.table_files import iceberg_tables, refuse_no_iceberg, tables_of, why_unreadable
+from pipelines.reports.summary import ByteCount, Table, count, describe_no_change, human_bytes
 from pipelines.tables.changing import NamedTable, TablesRun
 from pipelines.tables.compact import model
 from pipelines.tables.compact.engines import Engines
@@ -38,7 +39,6 @@ from pipelines.tables.compact.plan import (
     within_condition,
 )
 from pipelines.tables.compact.stored import StoredTable, read_plan, write_plan
-from pipelines.tables.files import iceberg_tables, refuse_no_iceberg, tables_of, why_unreadable
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, StorageError

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, silent
-from pipelines.summary import Table, count, describe_no_change, failures_table
-from pipelines.sweep import plans
-from pipelines.sweep.kept_roots import gc_roots
-from pipelines.sweep.listing import Listed
+from pipelines.reach import plans
+from pipelines.reach.kept_roots import gc_roots
+from pipelines.reach.listing import Listed
+from pipelines.reach.table_files import refuse_no_iceberg, tables_of
+from pipelines.reports.summary import Table, count, describe_no_change, failures_table
 from pipelines.tables.changing import NamedTable, TablesRun
-from pipelines.tables.files import refuse_no_iceberg, tables_of
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.fences import refuse_future
 from trinitylake_core.durations import DAY, millis
@@ -27,7 +27,7 @@ from trinitylake_core.errors import Corrupt, InvalidInput, LakehouseFrozen, Stor
 from trinitylake_core.tables import former_root, metadata_uri
 
 if TYPE_CHECKING:
-    from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules
+    from trinitylake_core.iceberg.commit_rules.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules
 
 MAX_AGE_SECONDS: Final = 5 * DAY
 """The default of Iceberg."""
@@ -68,7 +68,7 @@ class Policy:
 
     def rules(self) -> SnapshotRules:
         """Return the rules for tables without properties of their own."""
-        from trinitylake_core.iceberg.snapshot_expiration import SnapshotRules
+        from trinitylake_core.iceberg.commit_rules.snapshot_expiration import SnapshotRules
 
         refs = None if self.max_ref_age_seconds is None else millis(self.max_ref_age_seconds)
         return SnapshotRules(millis(self.older_than_seconds), self.keep_last, refs)
@@ -226,7 +226,7 @@ class _SnapshotExpiration(TablesRun[Policy, Report]):
 
     def read_plan(self, uri: str) -> PlannedSnapshots:
         """Return what a plan takes from tables. Raises ``InvalidInput``, ``PlanOutdated``."""
-        from trinitylake_core.iceberg.snapshot_expiration import ExpiringTable, PlannedSnapshots
+        from trinitylake_core.iceberg.commit_rules.snapshot_expiration import ExpiringTable, PlannedSnapshots
 
         plan = plans.StoredPlan(uri, self.options)
         plans.refuse_other(plan.header, _JOB, self.lake.backend, gc_roots(self.lake.backend))
@@ -298,8 +298,8 @@ class _SnapshotExpiration(TablesRun[Policy, Report]):
 
     def losing(self, table: NamedTable) -> tuple[str, Expired | str | None]:
         """Return the losses of a table, or why they are unknown; ``None`` if its owner forbids it. One ``get``."""
+        from trinitylake_core.iceberg.commit_rules.snapshot_expiration import Forbidden, expiring
         from trinitylake_core.iceberg.errors import REFUSED
-        from trinitylake_core.iceberg.snapshot_expiration import Forbidden, expiring
 
         name = table.name
         try:

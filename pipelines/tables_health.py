@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from pipelines.diff import SPAN, TreeRoot, spans_of
 from pipelines.engine import Row
+from pipelines.engine.choice import choose_engine_for_all
 from pipelines.engine.counting import map_counted
 from pipelines.engine.model import LONG, READ_AHEAD, TEXT, Engine
-from pipelines.engine_choice import choose_engine_for_all
 from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
-from pipelines.summary import Table, count, failures_table, human_bytes
+from pipelines.reach.table_files import refuse_no_iceberg, why_unreadable
+from pipelines.reports.summary import Table, count, failures_table, human_bytes
 from pipelines.tables.compact.decision import GroupRules, decide_table
-from pipelines.tables.files import refuse_no_iceberg, why_unreadable
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.definitions import decode_table
 from trinitylake_core.diff import Span, diff_nodes, differing_subtrees
@@ -245,7 +245,7 @@ def _tables_in(
 
 
 def _health(namespace: str, name: str | None, path: str, located: Located) -> Iterator[tuple[Any, ...]]:
-    from trinitylake_core.iceberg.health import figures
+    from trinitylake_core.iceberg.reading.health import figures
 
     try:
         table = decode_table(located.storage.read(path), path)

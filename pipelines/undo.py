@@ -12,7 +12,7 @@ from typing import Final
 from pipelines import rollback
 from pipelines.history import changes_objects, selector
 from pipelines.job import Cancel, Progress, Review, Session, dry_run, refuse_unknown
-from pipelines.summary import Table, versions_table
+from pipelines.reports.summary import Table, versions_table
 from trinitylake_core import InvalidInput, Lakehouse, Refused, VersionInfo, VersionNotFound
 from trinitylake_core.recovery.plan import require_reason
 from trinitylake_core.recovery.target import read_moment, refuse_no_moment

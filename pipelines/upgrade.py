@@ -14,9 +14,9 @@ from itertools import pairwise, starmap
 from typing import Any, Final
 
 from pipelines.copy.copying import Copied, copy_all
-from pipelines.engine_choice import choose_engine
+from pipelines.engine.choice import choose_engine
 from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
-from pipelines.summary import DRY_RUN, count, human_bytes
+from pipelines.reports.summary import DRY_RUN, count, human_bytes
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.changes import commit_summary, create_first

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pipelines.engine import open_engine
-from pipelines.engine_choice import choose_engine_for_all
+from pipelines.engine.choice import choose_engine_for_all
 from pipelines.integrity.checks import Checks, Shape
 from pipelines.integrity.deep_tables import FILES_UNKNOWN, prove_table_files
 from pipelines.integrity.examine import row_of_root
@@ -29,12 +29,13 @@ from pipelines.integrity.findings import (
     NODES_NAMED,
     Finding,
     Found,
+    findings_table,
 )
 from pipelines.integrity.version_content import GatheredContent
 from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
-from pipelines.summary import Table, count, findings_table
-from pipelines.tables.files import TABLES, TABLES_UNKNOWN, UNSEEN, refuse_no_iceberg, refuse_no_share
-from pipelines.trees.walk import IN_SNAPSHOT, OF_NO_VERSION, Walk
+from pipelines.reach.table_files import TABLES, TABLES_UNKNOWN, UNSEEN, refuse_no_iceberg, refuse_no_share
+from pipelines.reach.walk import IN_SNAPSHOT, OF_NO_VERSION, Walk
+from pipelines.reports.summary import Table, count
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version, violation
 from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation

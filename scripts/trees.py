@@ -19,7 +19,7 @@ from PIL import Image
 
 from dagster_project.metadata import pictures
 from pipelines import load
-from pipelines.trees.sketch import sketch
+from pipelines.reports.sketch import sketch
 from trinitylake_core import Lakehouse
 
 INTO: Final = Path(__file__).absolute().parent.parent / "docs" / "images"

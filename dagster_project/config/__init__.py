@@ -1,4 +1,4 @@
 """``lakehouses.yaml``: how it is read, and what its fields mean."""
 
 from dagster_project.config.file import ENV_FILE, config_path, load, load_head, parse
-from pipelines.lakehouses import ConfigError
+from pipelines.source.lakehouses import ConfigError

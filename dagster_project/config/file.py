@@ -21,7 +21,7 @@ from pydantic import ValidationError
 import dagster_project
 from dagster_project.config.settings import NAME, LakehouseSettings, Notifications
 from dagster_project.config.values import Model
-from pipelines.lakehouses import (
+from pipelines.source.lakehouses import (
     FILE_NAME,
     VARIABLE,
     ConfigError,

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from dagster_project.config.values import ByteSize, Cron, Duration, MaybeEnv, Model, Options, Owner, Timeout, TimeZone
-from pipelines.lakehouses import look_up
 from pipelines.session import SessionConfig
+from pipelines.source.lakehouses import look_up
 from pipelines.tables.compact.decision import DELETES, MIN_FILES, GroupRules
 from pipelines.tables.compact.model import NamedEndpoint, Policy
 from trinitylake_core.errors import InvalidInput

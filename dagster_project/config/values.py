@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import dagster as dg
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
-from pipelines.lakehouses import REFUSED, is_source, looks_secret
+from pipelines.source.lakehouses import REFUSED, is_source, looks_secret
 from trinitylake_core import InvalidInput
 from trinitylake_core.durations import describe_duration, parse_age
 from trinitylake_core.sizes import parse_size

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
-from pipelines.summary import utc
+from pipelines.reports.sketch import Strip
+from pipelines.reports.summary import utc
 from pipelines.tables_health import TableHealth
-from pipelines.trees.sketch import Strip
 from trinitylake_core import VersionInfo
 
 if TYPE_CHECKING:

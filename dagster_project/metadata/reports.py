@@ -14,11 +14,22 @@ import dagster as dg
 from pyarrow import compute, parquet
 
 from dagster_project.metadata import pictures
-from pipelines import compaction_policy, expire, mend, restore, rollback, snapshot, tables_compact, tables_health, undo
+from pipelines import compaction, expire, mend, restore, rollback, snapshot, tables_compact, tables_health, undo
+from pipelines.reach.plans import TABLE
+from pipelines.reports.summary import (
+    ByteCount,
+    Summarised,
+    Table,
+    count,
+    history_table,
+    human_bytes,
+    items_of,
+    tables_of,
+    utc,
+)
 from pipelines.stats import Deep
-from pipelines.summary import ByteCount, Summarised, Table, count, history_table, human_bytes, items_of, tables_of, utc
-from pipelines.sweep.plans import TABLE
 from pipelines.tables.compact.model import DONE, LOST, VOID
+from pipelines.trees.policy import debt_of, estimate, waiting_bytes
 from trinitylake_core import Alteration, Lakehouse, SnapshotInfo, Stats, VersionInfo
 from trinitylake_core.definitions import IsolationLevel, LakehouseDef
 from trinitylake_core.tables import DIRECTORY
@@ -199,7 +210,7 @@ def judge_tree(stats: Stats, threshold: int) -> str:
     """Return in a sentence how large a lakehouse is, and whether a compaction pays."""
     size = count(stats.objects or 0, "object")
     waiting = count(stats.messages or 0, "buffered message")
-    if compaction_policy.debt_of(stats) >= threshold:
+    if debt_of(stats) >= threshold:
         return f"a compaction pays: {waiting}, threshold {threshold:,}; {size} in a tree of height {stats.height}"
     return f"well: {size} in a tree of height {stats.height}; {waiting}, threshold {threshold:,}"
 
@@ -245,8 +256,8 @@ def of_history(versions: Iterable[VersionInfo]) -> Metadata:
 
 def of_waiting(lake: Lakehouse) -> Metadata:
     """Return the bytes that waiting messages cost, and the cost of a compaction now; the numbers are plotted."""
-    expected = compaction_policy.estimate(lake)
-    per_commit, per_open = compaction_policy.waiting_bytes(lake)
+    expected = estimate(lake)
+    per_commit, per_open = waiting_bytes(lake)
     return {
         "waiting_bytes_per_commit": per_commit,
         "waiting_bytes_per_open": per_open,
@@ -255,12 +266,23 @@ def of_waiting(lake: Lakehouse) -> Metadata:
     }
 
 
-def of_gains(gains: Sequence[compaction_policy.Gain]) -> dg.TableMetadataValue:
-    """Return the expected cost and saving of a compaction beside the measured ones, as a table."""
-    rows = []
-    for each in gains:
-        what = each.what if each.what.endswith(each.unit) else f"{each.what}, {each.unit}"
-        rows.append({"what": what, "predicted": each.predicted, "measured": each.measured})
+def of_gains(before: Lakehouse, after: Lakehouse, done: compaction.Report) -> dg.TableMetadataValue:
+    """Return the highest cost and the expected saving of a compaction, each beside the measured one.
+
+    ``before`` and ``after`` are handles of its two versions. Messages committed in between count as not saved.
+    """
+    expected = done.plan
+    commit, read = waiting_bytes(before)
+    commit_left, read_left = waiting_bytes(after)
+    gains = [
+        ("cost: nodes", expected.nodes, done.nodes_written),
+        ("cost: requests", expected.requests, done.nodes_read + done.nodes_written + 1),
+        ("cost: written, bytes", expected.bytes, done.bytes_written),
+        ("saved by each commit, bytes", commit, commit - commit_left),
+        ("saved by each open with one lookup, bytes", read, read - read_left),
+        ("the root, bytes", before.stats().root_bytes - commit, after.stats().root_bytes),
+    ]
+    rows = [dict(zip(_GAINS, each, strict=True)) for each in gains]
     return table(rows, _GAINS)
 
 

@@ -136,7 +136,7 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
     for each in getattr(options, "spark_conf", ()):
         key_value("--spark-conf", each)  # a wrong one is refused even where no Spark is started
     tells_engine = getattr(options, "verbose", False)
-    logging.getLogger("pipelines.engine_choice").setLevel(logging.INFO if tells_engine else logging.NOTSET)
+    logging.getLogger("pipelines.engine.choice").setLevel(logging.INFO if tells_engine else logging.NOTSET)
     progress = None
     if sys.stderr is not None and not options.quiet:
         progress = make_progress(sys.stderr)

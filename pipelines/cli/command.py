@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from pipelines.job import Progress, Review
+    from pipelines.reports.summary import Summarised
     from pipelines.session import LazySession, SessionConfig
-    from pipelines.summary import Summarised
     from trinitylake_core import Lakehouse
 
 PROGRAM: Final = "trinitylake"
@@ -235,7 +235,7 @@ class Call:
 
     def at(self) -> Lakehouse:
         """Return the version that the options of ``AT`` choose, the newest one without them."""
-        from pipelines import version_ref
+        from pipelines.source import version_ref
 
         options = self.options
         if options.version is None and options.timestamp is None and options.snapshot is None:

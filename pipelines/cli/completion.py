@@ -172,7 +172,7 @@ def _namespaces(lake: Lakehouse, _: str) -> Iterator[str]:
 
 def _objects(lake: Lakehouse, incomplete: str) -> Iterator[str]:
     """Yield namespaces; behind the dot of one, its tables and views."""
-    from pipelines.summary import qualify_name
+    from pipelines.reports.summary import qualify_name
 
     for namespace in lake.namespaces():
         below = f"{namespace}."

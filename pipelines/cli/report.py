@@ -16,8 +16,8 @@ from functools import cached_property, partial
 from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
-from pipelines import summary
-from pipelines.summary import SHOWN, ByteCount, Summarised, aware, human_bytes, items_of, utc
+from pipelines.reports import summary
+from pipelines.reports.summary import SHOWN, ByteCount, Summarised, aware, human_bytes, items_of, utc
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pipelines import lakehouses
-from pipelines.lakehouses import FILE_NAME
+from pipelines.source import lakehouses
+from pipelines.source.lakehouses import FILE_NAME
 from trinitylake_core.errors import InvalidInput
 
 VARIABLE: Final = "TRINITYLAKE_STORAGE_OPTIONS"

@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from pipelines.cli.report import Table, plain, width_of
-from pipelines.summary import aware
+from pipelines.reports.summary import aware
 
 _ROWS_AT_ONCE: Final = 500
 _NARROWEST: Final = 8

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pipelines.sweep.kept_roots import is_there
+from pipelines.reach.kept_roots import is_there
 from trinitylake_core import spec
 from trinitylake_core.definitions import DECODERS, decode_lakehouse, has_checksum
 from trinitylake_core.errors import AlreadyExists, Corrupt, FileMissing, InvalidDefinition, StorageError

@@ -14,7 +14,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Final
 
-from pipelines.summary import count
+from pipelines.reports.summary import count
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import definition_rows
 from trinitylake_core.commits.confirm import write_hint

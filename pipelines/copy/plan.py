@@ -32,8 +32,8 @@ from pipelines.engine.counting import (
 )
 from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows
 from pipelines.job import Progress
-from pipelines.sweep.listing import everything, table_shards
-from pipelines.tables.walk import (
+from pipelines.reach.listing import everything, table_shards
+from pipelines.reach.table_walk import (
     ALIAS,
     DOUBT,
     LIST,
@@ -48,8 +48,8 @@ from pipelines.tables.walk import (
     TableWalk,
     key_files,
 )
-from pipelines.trees.walk import FOREVER, FROM_COPY, LOST, NAMED, Start, TreeSource, Walk, walk
-from pipelines.trees.walk import NODE as WALKED_NODE
+from pipelines.reach.walk import FOREVER, FROM_COPY, LOST, NAMED, Start, TreeSource, Walk, walk
+from pipelines.reach.walk import NODE as WALKED_NODE
 from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidLocation, NotAFile, StorageError
 from trinitylake_core.locations import parse, validate_path
 from trinitylake_core.storage import Storage

@@ -17,7 +17,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from pipelines import worker_pool
+from pipelines.engine import worker_pool
 from pipelines.engine.counting import only_row
 from pipelines.engine.model import READ_AHEAD, GroupWork, Kept, Row, Rows, Table, Work, name_table, place_names
 from trinitylake_core.errors import StorageError, StorageFull

@@ -33,7 +33,7 @@ from pipelines.integrity.version_content import (
     proved_definitions,
 )
 from pipelines.job import Progress, silent
-from pipelines.trees.walk import NODE, Visitor, Walk, descend
+from pipelines.reach.walk import NODE, Visitor, Walk, descend
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Named, Violation, check_homes, check_object_counts, check_root, read_head
 from trinitylake_core.definitions import LakehouseDef

@@ -15,8 +15,8 @@ from pipelines.engine.counting import keep_counted, list_counted, refuse_other_s
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows
 from pipelines.integrity.findings import Found
 from pipelines.job import Progress
-from pipelines.tables.files import TABLES, TABLES_UNKNOWN, unseen
-from pipelines.tables.walk import (
+from pipelines.reach.table_files import TABLES, TABLES_UNKNOWN, unseen
+from pipelines.reach.table_walk import (
     ASTRAY,
     CLAIM,
     DOUBT,
@@ -35,7 +35,7 @@ from pipelines.tables.walk import (
     ask_for_file,
     uri_of,
 )
-from pipelines.trees.walk import FOREVER, NAMED, Walk
+from pipelines.reach.walk import FOREVER, NAMED, Walk
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import violation
 from trinitylake_core.errors import TrinityLakeError

@@ -7,12 +7,12 @@ from contextlib import closing
 from typing import Any, Final
 
 from pipelines.engine import Engine
+from pipelines.engine.choice import choose_engine
 from pipelines.engine.local import LocalEngine
-from pipelines.engine_choice import choose_engine
 from pipelines.integrity.findings import DEFINITIONS, Found
 from pipelines.integrity.version_content import prove_definitions
 from pipelines.job import Meter, Progress, Session
-from pipelines.tables.files import TABLES, TABLES_UNKNOWN
+from pipelines.reach.table_files import TABLES, TABLES_UNKNOWN
 from trinitylake_core import Change, RecoveryPlan, Violation
 from trinitylake_core.keys import label
 from trinitylake_core.storage import Storage

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Row
 from pipelines.integrity.findings import VIOLATION, columns_of
-from pipelines.trees.walk import CHILD, NAMED, NODE, ROOT
+from pipelines.reach.walk import CHILD, NAMED, NODE, ROOT
 from trinitylake_core.check import (
     Expected,
     VersionContent,
@@ -63,7 +63,7 @@ KEPT: Final = pa.schema(
 )  # fmt: skip
 """What is kept of a node: itself and its bytes, what it records of its children, and its findings.
 
-With files also the definitions that it and its messages name (:data:`pipelines.trees.walk.NAMED`).
+With files also the definitions that it and its messages name (:data:`pipelines.reach.walk.NAMED`).
 Of the version whose content is proved also its entries (``path`` is the key). Of entries that are settled where they
 were read only sums are kept: how many objects of each kind they are (``path`` is the kind), and which namespaces they
 are (``EXISTS``) or lie in (``NEEDED``).

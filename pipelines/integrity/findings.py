@@ -10,7 +10,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipelines.engine.model import LONG, TEXT
-from pipelines.trees.walk import FOREVER, IN_SNAPSHOT, OF_NO_VERSION
+from pipelines.reach.walk import FOREVER, IN_SNAPSHOT, OF_NO_VERSION
+from pipelines.reports.summary import Table
 from trinitylake_core.check import HINT_OF_SNAPSHOT, Violation
 
 FINDINGS_MAX: Final = 10_000
@@ -45,6 +46,18 @@ class Finding(Violation):
             if version is not None and version not in known:
                 known.append(version)
         return known
+
+
+def findings_table(findings: Sequence[Finding], more: int = 0) -> Table:
+    """Return broken invariants, each with its remedy."""
+    rows = []
+    for each in findings:
+        versions = "..".join(map(str, each.versions)) or "-"
+        if each.snapshot is not None:
+            versions = f"snapshot {each.snapshot}"
+        rows.append([each.invariant, each.file, versions, each.message, each.hint])
+    columns = ("invariant", "file", "versions", "what", "what to do")
+    return Table("violations", columns, rows, total=len(findings) + more)
 
 
 def count_finding(what: str, number: int) -> Violation:

@@ -36,8 +36,8 @@ from pipelines.integrity.examine import (
     hashes_of,
 )
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, VIOLATION, Found, columns_of
-from pipelines.tables.files import TABLES, TABLES_UNKNOWN, TableFiles, in_sample
-from pipelines.trees.walk import Walk
+from pipelines.reach.table_files import TABLES, TABLES_UNKNOWN, TableFiles, in_sample
+from pipelines.reach.walk import Walk
 from trinitylake_core.check import (
     MALFORMED,
     Named,

@@ -439,7 +439,7 @@ class LazySession:
     Attributes:
         config: which Spark, or a function that returns that, and is called when Spark is needed and no sooner.
         start: the function that starts it.
-        failures: why it could not be started, where the job went on without it (``pipelines.engine_choice``).
+        failures: why it could not be started, where the job went on without it (``pipelines.engine.choice``).
         choices: the engines that were chosen with it, each with the reason, as ``local: the work is ...``.
     """
 

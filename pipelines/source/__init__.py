@@ -1,1 +1,1 @@
-"""Reading what is to be loaded or applied: text files, entries, column types."""
+"""Reading what people wrote: objects to load, changes to apply, ``lakehouses.yaml``, references to versions."""

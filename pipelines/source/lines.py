@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from pipelines.sweep.listing import expand_gzip, split_uri
+from pipelines.reach.listing import expand_gzip, split_uri
 from trinitylake_core.errors import FileMissing, InvalidInput
 from trinitylake_core.storage import Storage, open_storage, root_uri
 

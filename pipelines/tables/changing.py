@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from pipelines.job import JobRun, Meter
-from pipelines.sweep import plans
-from pipelines.tables.files import iceberg_tables
+from pipelines.reach import plans
+from pipelines.reach.table_files import iceberg_tables
 from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.keys import label

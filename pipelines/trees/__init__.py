@@ -1,1 +1,1 @@
-"""Working over the trees of versions: walking, flushing subtrees, digests."""
+"""Flushing the subtrees of a version, and what that costs and saves."""

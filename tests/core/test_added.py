@@ -20,7 +20,7 @@ from trinitylake_core import clock
 from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS
 from trinitylake_core.errors import CommitConflict, StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog
-from trinitylake_core.iceberg.added import AddedFiles, TableFilesVoid
+from trinitylake_core.iceberg.commit_rules.added import AddedFiles, TableFilesVoid
 from trinitylake_core.iceberg.errors import TableForbidden
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.table_places import TablePlaces

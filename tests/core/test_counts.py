@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from benchmarks import lakes
-from pipelines import cli, compaction, compaction_policy, expire, load, verify
+from pipelines import cli, compaction, expire, load, verify
 from pipelines.job import dry_run
+from pipelines.trees import policy
 from tests.support.lakes import CancelBy, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, Transaction, spec
@@ -365,7 +366,7 @@ def test_a_full_compaction_settles_counts_where_no_message_waits(tmp_path: Path)
     later = settled + 60_000
     assert (0, True) == (lake.stats().messages, (lake.stats().uncertain or 0) > 10_000)
     assert settled == lake.at(version=1).root_node.created_at_millis
-    assert compaction_policy.settle_due(lake, 60, later)
+    assert policy.settle_due(lake, 60, later)
     planned = compaction.run(lake, compaction.Config("local", full=True), review=dry_run)
     assert (20_000, None, 2) == (planned.counted, planned.version_after, reopened(lake).version)
     assert "20,000 objects would be counted" in next(planned.summary())
@@ -373,7 +374,7 @@ def test_a_full_compaction_settles_counts_where_no_message_waits(tmp_path: Path)
     assert (20_000, 3) == (done.counted, done.version_after)
     assert (ObjectCounts(0, 20_000, 0), 0) == (reopened(lake).root_node.counts, lake.stats().uncertain)
     assert lake.root_node.created_at_millis == lake.root_node.settled_at_millis
-    assert not compaction_policy.settle_due(lake, 0, later)
+    assert not policy.settle_due(lake, 0, later)
     assert compaction.run(lake, compaction.Config("local", full=True)).version_after is None
 
 

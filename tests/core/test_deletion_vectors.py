@@ -18,7 +18,7 @@ from tests.core.test_rest import Client
 from tests.support.engines import by_spark_sql, connected
 from tests.support.writers import pool
 from trinitylake_core import Lakehouse
-from trinitylake_core.iceberg.deletion_vectors import refuse_lost_vectors
+from trinitylake_core.iceberg.commit_rules.deletion_vectors import refuse_lost_vectors
 from trinitylake_core.rest import Served, endpoint
 from trinitylake_core.table_places import Located
 
@@ -48,12 +48,7 @@ class Handmade:
         return found
 
     def commit(
-        self,
-        change: Change,
-        *,
-        keep_data: bool = True,
-        keep_deletes: bool = False,
-        manifests: Change = lambda row: row,
+        self, change: Change, *, keep_data: bool = True, keep_deletes: bool = False, manifests: Change = lambda row: row
     ) -> Any:
         """Add a snapshot whose delete manifests are written anew after a change.
 

@@ -45,8 +45,8 @@ from tests.support.lakes import compacted
 from trinitylake_core.clock import now_millis
 from trinitylake_core.definitions import check_schema
 from trinitylake_core.iceberg import TrinityLakeCatalog
-from trinitylake_core.iceberg.locations import Locations
-from trinitylake_core.iceberg.places import Places
+from trinitylake_core.iceberg.rights.locations import Locations
+from trinitylake_core.iceberg.rights.metadata_files import MetadataFiles
 from trinitylake_core.iceberg.schemas import schema_from_iceberg, schema_to_iceberg
 from trinitylake_core.locations import node_path
 from trinitylake_core.rest import endpoint
@@ -345,7 +345,7 @@ def test_metadata_are_packed_where_the_properties_of_the_table_say_so(catalog: T
 def test_packed_metadata_are_held_by_their_size_in_memory(catalog: TrinityLakeCatalog) -> None:
     properties = {"write.metadata.compression-codec": "gzip", "much": "x" * (3 << 20)}
     metadata = with_table(catalog, "sales.orders", properties=properties).metadata
-    places = Places(catalog.lakehouse.storage, Locations(catalog.lakehouse.root))
+    places = MetadataFiles(catalog.lakehouse.storage, Locations(catalog.lakehouse.root))
     places.serve_clients()
     files = [places.new_metadata_file(metadata, number) for number in range(2)]
     for file in files:

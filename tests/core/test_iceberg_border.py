@@ -15,9 +15,10 @@ from pyiceberg.table.update import SetLocationUpdate, SetPropertiesUpdate
 from pipelines import register, tables_expire
 from tests.support.icebergs import SCHEMA, ids, opened, rows, with_table
 from trinitylake_core import iceberg
-from trinitylake_core.iceberg import TrinityLakeCatalog, border, view_fields
+from trinitylake_core.iceberg import TrinityLakeCatalog, border
 from trinitylake_core.iceberg.errors import words_of
 from trinitylake_core.iceberg.reading import limits
+from trinitylake_core.iceberg.views import view_fields
 
 _LOADERS: Final = {
     "load_file_io", "load_location_provider", "load_catalog", "model_validate", "model_validate_json", "parse_raw",

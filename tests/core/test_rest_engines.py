@@ -17,7 +17,7 @@ from tests.support.engines import by_spark_sql, connected
 from tests.support.icebergs import rows, with_table
 from tests.support.writers import pool
 from trinitylake_core import Lakehouse
-from trinitylake_core.iceberg.table_updates import order_times
+from trinitylake_core.iceberg.commit_rules.table_updates import order_times
 from trinitylake_core.rest import Served, endpoint
 
 

@@ -22,9 +22,9 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg.reading.json_size import measure_json
 from trinitylake_core.rest import Limits, Principals, Warehouses, application
 from trinitylake_core.rest.answers import SlowlyRead
-from trinitylake_core.rest.places import Pulse, Turns
 from trinitylake_core.rest.principals import Principal, hash_token
 from trinitylake_core.rest.serving import running
+from trinitylake_core.rest.turns import Pulse, Turns
 
 _NAMESPACES: Final = "/v1/lake/namespaces"
 

@@ -23,7 +23,7 @@ from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import CommitConflict
 from trinitylake_core.iceberg import TrinityLakeCatalog
-from trinitylake_core.iceberg.added import AddedFiles
+from trinitylake_core.iceberg.commit_rules.added import AddedFiles
 from trinitylake_core.storage import open_storage
 from trinitylake_core.tables import VIEW_METADATA_LOCATION
 from trinitylake_core.versions import Root

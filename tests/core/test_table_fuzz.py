@@ -17,7 +17,7 @@ import pytest
 from tests.support.avro_by_hand import NotAvro
 from tests.support.mutated_files import damaged, damaged_metadata, strict_answer, strict_named
 from tests.support.table_files import PARTITIONS, Written, any_file, any_manifest, any_metadata
-from trinitylake_core.iceberg.references import UnreadableTable, files_in, listed_in, references
+from trinitylake_core.iceberg.reading.references import UnreadableTable, files_in, listed_in, references
 from trinitylake_core.tables import full_uri
 
 _DAMAGED: Final = 7

@@ -17,7 +17,7 @@ from tests.support.table_files import any_manifest, any_metadata, list_schema, m
 from trinitylake_core.errors import NotAFile
 from trinitylake_core.iceberg.reading import limits
 from trinitylake_core.iceberg.reading.files import read_file
-from trinitylake_core.iceberg.references import (
+from trinitylake_core.iceberg.reading.references import (
     UnreadableTable,
     current_snapshot,
     decode_metadata,

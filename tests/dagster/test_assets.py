@@ -19,8 +19,9 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import define_lakehouses
 from dagster_project.resources import SparkResource
 from dagster_project.supervised import DRY_RUN_TAG
-from pipelines import compaction, engine_choice
-from pipelines.trees.sketch import sketch
+from pipelines import compaction
+from pipelines.engine import choice as engine_choice
+from pipelines.reports.sketch import sketch
 from trinitylake_core import Lakehouse
 from trinitylake_core.storage.local import LocalStorage
 
@@ -175,10 +176,7 @@ def test_measuring_the_tree_can_be_terminated(
 
 @pytest.mark.spark
 def test_what_takes_too_long_is_stopped_with_its_spark_jobs(
-    settings: LakehouseSettings,
-    instance: dg.DagsterInstance,
-    spark: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: LakehouseSettings, instance: dg.DagsterInstance, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Spark job of minutes ends within seconds, and the failure says so."""
     reached = []

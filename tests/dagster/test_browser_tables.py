@@ -30,7 +30,7 @@ from tests.support.icebergs import opened, rows, with_table
 from tests.support.pages import PATIENCE, SECOND
 from tests.support.webserver import Webserver, make_home, run_webserver
 from trinitylake_core import Lakehouse
-from trinitylake_core.iceberg.data_files import RowWriter
+from trinitylake_core.iceberg.rewriting.data_files import RowWriter
 
 pytestmark = pytest.mark.slow
 MODES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")

@@ -20,8 +20,8 @@ from dagster_project.poll import SensorState
 from dagster_project.schedule import DUE_TAG
 from dagster_project.scope import FLEET, FLEET_SENSOR, PARTITION_TAG
 from pipelines import export
-from pipelines.deadline_pool import DeadlinePool
-from pipelines.summary import utc
+from pipelines.engine.deadline_pool import DeadlinePool
+from pipelines.reports.summary import utc
 from tests.dagster.conftest import filled
 from tests.dagster.test_notifications import Received, webhook
 from tests.support.surgery import directory_of

@@ -11,9 +11,9 @@ import pytest
 
 from dagster_project.metadata import pictures, reports
 from pipelines import stats
-from pipelines.summary import human_bytes
+from pipelines.reports.sketch import WIDTH, Strip, sketch, spread
+from pipelines.reports.summary import human_bytes
 from pipelines.tables_health import TableHealth
-from pipelines.trees.sketch import WIDTH, Strip, sketch, spread
 from tests.support.lakes import compacted
 from trinitylake_core import Lakehouse
 

@@ -20,7 +20,7 @@ from dagster_project.poll import SensorState
 from dagster_project.scope import one
 from dagster_project.sensor import LakehouseTick
 from pipelines import cli
-from pipelines.deadline_pool import DeadlinePool
+from pipelines.engine.deadline_pool import DeadlinePool
 from tests.dagster.test_assets import node_file, run
 from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse, StorageDenied, StorageError
@@ -113,10 +113,7 @@ def silent() -> Iterator[int]:
 
 
 def test_a_storage_that_hangs_ends_the_tick_in_time_and_holds_up_nobody(
-    silent: int,
-    settings: LakehouseSettings,
-    instance: dg.DagsterInstance,
-    monkeypatch: pytest.MonkeyPatch,
+    silent: int, settings: LakehouseSettings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On real S3 requests: the deadline of the look, and behind it those of each request, so that its thread ends."""
     threads = DeadlinePool()

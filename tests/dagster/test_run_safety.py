@@ -15,7 +15,7 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import define_lakehouses
 from dagster_project.supervised import Supervisor
 from pipelines import clean, compaction, expire, export, restore, rollback, snapshot, verify
-from pipelines.engine_choice import expected_engine
+from pipelines.engine.choice import expected_engine
 from pipelines.session import LazySession, SessionConfig, spark
 from tests.dagster.test_assets import STEP
 from tests.dagster.test_retention import files

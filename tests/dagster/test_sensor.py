@@ -16,7 +16,7 @@ from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compactio
 from dagster_project.factory import define_lakehouses
 from dagster_project.poll import SensorState
 from pipelines import compaction, snapshot, stats
-from pipelines.compaction_policy import waiting_bytes
+from pipelines.trees.policy import waiting_bytes
 from trinitylake_core import Lakehouse
 from trinitylake_core.clock import now_millis
 

@@ -14,14 +14,14 @@ from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import define_lakehouses
 from dagster_project.scope import every, last_result
-from pipelines.tables import files as tablefiles
+from pipelines.reach import table_files as tablefiles
 from tests.dagster.test_assets import metadata, planned
 from tests.dagster.test_fleet import Lakes
 from tests.support.clock import Clock
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, with_table
 from tests.support.icebergs import rows as some_rows
 from trinitylake_core.iceberg import TrinityLakeCatalog
-from trinitylake_core.iceberg.locations import Locations
+from trinitylake_core.iceberg.rights.locations import Locations
 
 DAY = 86_400_000
 STANZA = {"policies": {"sales.*": {"keep_last": 2, "older_than": "1s", "small_files": 3}}, "older_than": "1d"}
@@ -342,7 +342,7 @@ def test_without_the_stanza_there_is_no_compaction_and_a_plan_evaluates_no_check
 def test_a_rewrite_with_other_rows_fails_a_check_that_blocks(
     catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trinitylake_core.iceberg.data_files import RowWriter
+    from trinitylake_core.iceberg.rewriting.data_files import RowWriter
 
     grown(catalog, "sales.orders", 14)
     write = RowWriter.write

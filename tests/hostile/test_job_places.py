@@ -34,9 +34,9 @@ from tests.support.writers import pool
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
 from trinitylake_core.iceberg import ALLOWED_LOCATIONS, TrinityLakeCatalog
-from trinitylake_core.iceberg.locations import Locations
+from trinitylake_core.iceberg.reading.snapshot_files import SnapshotReader
 from trinitylake_core.iceberg.registration import register_all
-from trinitylake_core.iceberg.snapshot_files import SnapshotReader
+from trinitylake_core.iceberg.rights.locations import Locations
 from trinitylake_core.storage import open_storage
 from trinitylake_core.table_index import Grounds
 from trinitylake_core.table_places import Located, TablePlaces

@@ -19,9 +19,9 @@ import pytest
 from pipelines import clean as clean_job
 from pipelines import compaction, expire, export, tables_clean
 from pipelines.job import dry_run
-from pipelines.sweep import listing as files_listing
-from pipelines.sweep.kept_roots import slack
-from pipelines.sweep.sweep import Sweep
+from pipelines.reach import listing as files_listing
+from pipelines.reach.kept_roots import slack
+from pipelines.reach.sweep import Sweep
 from tests.support.clock import Clock
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY, Case, build

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipelines import clean, compaction, expire, load
-from pipelines.sweep.sweep import Marking
+from pipelines.reach.sweep import Marking
 from tests.support.lakes import CancelBy, content, once, reopened
 from tests.support.surgery import directory_of, listing
 from trinitylake_core import Lakehouse

@@ -17,10 +17,10 @@ import pytest
 import trinitylake_core
 from dagster_project import factory
 from dagster_project.config.settings import LakehouseSettings
-from pipelines import lakehouses
 from pipelines.apply import parse
 from pipelines.cli import app
 from pipelines.cli.app import INTERRUPTED, READER_GONE
+from pipelines.source import lakehouses
 from pipelines.source.columns import schema_of
 from tests.pipelines.conftest import CHECKOUT, Run, as_program
 from trinitylake_core import Lakehouse, SnapshotNotFound, VersionNotFound, launch

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import clean, cli, compaction, compaction_policy, stats, verify, worker_pool
+from pipelines import clean, cli, compaction, stats, verify
+from pipelines.engine import worker_pool
+from pipelines.trees import policy
 from tests.support.lakes import content, reopened
 from tests.support.wide import change, scattered, wide
 from trinitylake_core import Lakehouse
@@ -113,9 +115,9 @@ def test_what_may_wait_is_no_debt(lake: Lakehouse) -> None:
     change(lake, scattered(OBJECTS, 100))
     compaction.run(lake, LOCAL)
     figures = lake.stats()
-    excess = compaction_policy.excess_messages(figures.messages or 0, figures.objects, figures.height, ORDER)
+    excess = policy.excess_messages(figures.messages or 0, figures.objects, figures.height, ORDER)
     assert (0, 0) == (excess, stats.debt(lake, 1, 0, now_millis()).messages)
-    assert 3 >= compaction_policy.estimate(lake).nodes
+    assert 3 >= policy.estimate(lake).nodes
     assert 0 == compaction.estimate(lake).messages
 
 
@@ -125,12 +127,12 @@ def test_all_messages_go_down_once_they_have_waited_long_enough(lake: Lakehouse)
     change(lake, scattered(OBJECTS, 30))
     compaction.run(lake, LOCAL)
     assert settled == lake.root_node.settled_at_millis
-    assert not compaction_policy.settle_due(lake, 60, settled + 59_000)
-    assert compaction_policy.settle_due(lake, 60, settled + 60_000)
-    assert not compaction_policy.settle_due(lake, None, settled + 60_000)
+    assert not policy.settle_due(lake, 60, settled + 59_000)
+    assert policy.settle_due(lake, 60, settled + 60_000)
+    assert not policy.settle_due(lake, None, settled + 60_000)
     compaction.run(lake, FULL)
     assert lake.root_node.created_at_millis == lake.root_node.settled_at_millis
-    assert not compaction_policy.settle_due(lake, 0, now_millis() + 60_000)
+    assert not policy.settle_due(lake, 0, now_millis() + 60_000)
 
 
 def test_clean_says_what_a_full_compaction_would_free(lake: Lakehouse) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines import compaction, compaction_policy
+from pipelines import compaction
+from pipelines.trees import policy
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from tests.support.surgery import directory_of
 from tests.support.wide import change, scattered, wide
@@ -23,24 +24,24 @@ def lake(tmp_path: Path) -> Lakehouse:
 def test_no_request_is_made(lake: Lakehouse) -> None:
     opened = reopened(lake)
     before = opened.storage.counts.requests()
-    compaction_policy.waiting_bytes(opened)
-    compaction_policy.estimate(opened)
+    policy.waiting_bytes(opened)
+    policy.estimate(opened)
     assert before == opened.storage.counts.requests()
 
 
 def test_the_bytes_of_waiting_messages_are_those_that_a_compaction_saves(lake: Lakehouse) -> None:
     """The root is smaller by as much afterwards, but for what its rows weigh on average."""
-    before, predicted = lake.stats().root_bytes, compaction_policy.waiting_bytes(lake)[0]
+    before, predicted = lake.stats().root_bytes, policy.waiting_bytes(lake)[0]
     assert lake.stats().root_messages > 0
     compacted(lake)
     after = reopened(lake)
-    assert (0, 0) == compaction_policy.waiting_bytes(after)
+    assert (0, 0) == policy.waiting_bytes(after)
     assert 0.3 < (before - after.stats().root_bytes) / predicted < 3
 
 
 def prove_bounds(lake: Lakehouse) -> None:
     """Compact a lakehouse as another process would: it costs at most what its root, and its plan, say."""
-    expected = compaction_policy.estimate(lake)
+    expected = policy.estimate(lake)
     planned = compaction.estimate(lake)
     done = compaction.run(reopened(lake), compaction.Config(engine="local"))
     requests = done.nodes_read + done.nodes_written + 1

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import compaction, worker_pool
+from pipelines import compaction
+from pipelines.engine import worker_pool
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.lakes import content, reopened
 from tests.support.rounds import Rounds

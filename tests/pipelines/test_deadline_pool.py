@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pipelines.deadline_pool import DeadlinePool, NoAnswer
+from pipelines.engine.deadline_pool import DeadlinePool, NoAnswer
 
 
 @pytest.fixture

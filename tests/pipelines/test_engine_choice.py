@@ -20,7 +20,6 @@ from pipelines import (
     clean,
     compaction,
     diff,
-    engine_choice,
     expire,
     export,
     load,
@@ -31,7 +30,8 @@ from pipelines import (
     tables_health,
     verify,
 )
-from pipelines.engine_choice import choose_engine, choose_engine_for_all, expected_engine
+from pipelines.engine import choice as engine_choice
+from pipelines.engine.choice import choose_engine, choose_engine_for_all, expected_engine
 from pipelines.job import dry_run
 from pipelines.session import LazySession, SessionConfig
 from pipelines.session import spark as spark_session
@@ -49,7 +49,7 @@ CLUSTER = SessionConfig(mode="master", master="spark://host:7077")
 @pytest.fixture
 def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """No session runs: one that does answers for itself."""
-    for module in ("pipelines.session.spark", "pipelines.engine_choice"):
+    for module in ("pipelines.session.spark", "pipelines.engine.choice"):
         monkeypatch.setattr(f"{module}.active_session", lambda: None)
 
 
@@ -89,7 +89,7 @@ def test_large_work_stays_off_a_spark_of_this_machine(tmp_path: Path, spark: Spa
 
 @pytest.mark.usefixtures("no_session")
 def test_the_choice_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "pipelines.engine_choice")
+    caplog.set_level("INFO", "pipelines.engine.choice")
     choose_engine("auto", LazySession(SessionConfig()), 1 << 40, 1)
     choose_engine("auto", LazySession(CLUSTER), 5_000, 20_000)
     choose_engine("local", None, 0, 0)

@@ -14,8 +14,8 @@ import pytest
 
 from pipelines import compaction, export, fleet
 from pipelines.cli import main
-from pipelines.compaction_policy import debt_of
 from pipelines.fleet import Config, Member, State, state_of
+from pipelines.trees.policy import debt_of
 from tests.support.lakes import filled, new_lake, reopened
 from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse

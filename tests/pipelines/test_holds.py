@@ -10,7 +10,7 @@ import pytest
 from pipelines import expire
 from pipelines.cli import main
 from pipelines.job import dry_run
-from pipelines.sweep.kept_roots import KEEP_LAST, NEWEST, OLDER_THAN, OWN_VERSION, TTL, RetentionReason, RetentionRules
+from pipelines.reach.kept_roots import KEEP_LAST, NEWEST, OLDER_THAN, OWN_VERSION, TTL, RetentionReason, RetentionRules
 from tests.support.lakes import filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.clock import now_millis

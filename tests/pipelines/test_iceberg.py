@@ -12,7 +12,7 @@ from examples.iceberg import read_by_duckdb
 from pipelines import restore, rollback, verify
 from pipelines.cli import main
 from pipelines.job import dry_run
-from pipelines.tables.files import TableFiles, in_sample, refuse_no_share
+from pipelines.reach.table_files import TableFiles, in_sample, refuse_no_share
 from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table
 from trinitylake_core.definitions import TableDef, table_def
 from trinitylake_core.errors import Corrupt, InvalidInput

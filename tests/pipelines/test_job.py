@@ -165,6 +165,6 @@ def test_the_default_engine_of_every_job_is_auto_and_needs_no_session(
     assert ENGINES <= found.keys()
     assert {"auto"} == {*found.values()}
     lake = filled(new_lake(tmp_path), tables=20)
-    monkeypatch.setattr("pipelines.engine_choice.SPARK_FROM_OBJECTS", 0)
+    monkeypatch.setattr("pipelines.engine.choice.SPARK_FROM_OBJECTS", 0)
     compaction.run(lake, compaction.Config(spark_from_nodes=0))
     assert "local" == clean.run(lake, clean.Config(older_than_seconds=0, allow_recent=True)).engine

@@ -12,7 +12,7 @@ import pytest
 from dagster_project import config
 from pipelines.cli.resolve_root import VARIABLE, environment_options, names, root_of, storage_options
 from pipelines.fleet import members_of
-from pipelines.lakehouses import ConfigError, look_up
+from pipelines.source.lakehouses import ConfigError, look_up
 from trinitylake_core.errors import InvalidInput
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines import compaction, engine_choice
+from pipelines import compaction
+from pipelines.engine import choice as engine_choice
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import Row
 from pipelines.engine.spark import SparkEngine

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.reach.listing import expand_gzip
 from pipelines.source import lines
 from pipelines.source.lines import Block, TextPlace, cut_into_blocks, describe_place, describe_places, find_text_files
-from pipelines.sweep.listing import expand_gzip
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import Storage, open_storage
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines import compaction, load, loading
+from pipelines import compaction, load
 from pipelines.job import Cancel, dry_run
+from pipelines.source import loading
 from tests.support.lakes import FAST, CancelBy, content, filled, new_lake, once, reopened
 from tests.support.s3_servers import S3Server
 from trinitylake_core import Lakehouse

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from pipelines import load, loading
-from pipelines.loading import DefinitionWriter, Share, TreeEntry, scan_children
+from pipelines import load
+from pipelines.source import loading
+from pipelines.source.loading import DefinitionWriter, Share, TreeEntry, scan_children
 from tests.support.lakes import content, filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt

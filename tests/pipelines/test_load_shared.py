@@ -13,7 +13,9 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from pipelines import load, loading, worker_pool
+from pipelines import load
+from pipelines.engine import worker_pool
+from pipelines.source import loading
 from tests.support.lakes import filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import AlreadyExists, InvalidInput

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pipelines import load, worker_pool
-from pipelines import loading as sharing
-from pipelines.engine import local
-from pipelines.loading import Share
+from pipelines import load
+from pipelines.engine import local, worker_pool
+from pipelines.source import loading as sharing
+from pipelines.source.loading import Share
 from tests.support.lakes import content, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound, StorageError

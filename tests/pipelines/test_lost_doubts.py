@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 
 from pipelines import clean, export, tables_clean, verify
 from pipelines.copy.plan import CopyPlan
-from pipelines.tables.sweep import TableSweep
+from pipelines.reach.table_sweep import TableSweep
 from tests.simulation.engines import HOWS, How
 from tests.support.icebergs import rows, with_table
 from tests.support.respelled import local, needed_by
@@ -34,7 +34,7 @@ from tests.support.spoilt_engines import (
 from tests.support.zero_age import expire_all_but_the_newest
 from trinitylake_core.errors import StorageError, TrinityLakeError
 from trinitylake_core.iceberg import TrinityLakeCatalog
-from trinitylake_core.iceberg.locations import Locations
+from trinitylake_core.iceberg.rights.locations import Locations
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

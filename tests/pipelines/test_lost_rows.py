@@ -18,8 +18,8 @@ from pipelines.engine.local import LocalEngine, LocalRows
 from pipelines.engine.model import Engine, Table
 from pipelines.integrity import checks
 from pipelines.job import silent
-from pipelines.sweep.kept_roots import gc_roots
-from pipelines.trees.walk import TreeSource, walk
+from pipelines.reach.kept_roots import gc_roots
+from pipelines.reach.walk import TreeSource, walk
 from tests.simulation.engines import HOWS, How
 from tests.support.damage import miscount
 from tests.support.icebergs import rows, with_table
@@ -76,12 +76,7 @@ def needed(catalog: TrinityLakeCatalog) -> set[str]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_deletes_no_file_that_is_needed(
-    catalog: TrinityLakeCatalog,
-    needed: set[str],
-    monkeypatch: pytest.MonkeyPatch,
-    kind: Kind,
-    how: How,
-    step: int,
+    catalog: TrinityLakeCatalog, needed: set[str], monkeypatch: pytest.MonkeyPatch, kind: Kind, how: How, step: int
 ) -> None:
     """Whichever row of work, of a join or a sum it is: names are counted by a query of their own."""
     time.sleep(0.02)
@@ -105,12 +100,7 @@ def test_a_spoilt_row_deletes_no_file_that_is_needed(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_deletes_no_file_of_a_saved_transaction(
-    catalog: TrinityLakeCatalog,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    kind: Kind,
-    how: How,
-    step: int,
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: Kind, how: How, step: int
 ) -> None:
     """Of no row that lists or reads it: the cleaning deletes here, and what it leaves is compared."""
     with_table(catalog, "sales.saved", 7)
@@ -172,12 +162,7 @@ def test_a_lost_row_leaves_no_file_out_of_a_copy(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", HOWS)
 def test_a_spoilt_row_leaves_no_file_out_of_a_copy(
-    catalog: TrinityLakeCatalog,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    kind: Kind,
-    how: How,
-    step: int,
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: Kind, how: How, step: int
 ) -> None:
     """An export that reports success has copied every file; of one the name is spelled otherwise."""
     with_table(catalog, "sales.one", 1).append(rows(2))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import worker_pool
+from pipelines.engine import worker_pool
 from pipelines.session.spark import SessionConfig, _set_environment
 from tests.support.lakes import new_lake
 

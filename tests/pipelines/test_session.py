@@ -183,7 +183,7 @@ def test_a_process_of_an_executor_compiles_nothing_unless_it_is_of_another_pytho
         for name in archive.namelist():
             content = archive.read(name)
             copy.writestr(name, b"\0" + content[1:] if is_other_python and name.endswith("c") else content)
-    program = "import pipelines.trees.walk as a, trinitylake_core.spec as b; print(a.__file__, b.__file__)"
+    program = "import pipelines.reach.walk as a, trinitylake_core.spec as b; print(a.__file__, b.__file__)"
     done = _run(program, PYTHONPATH=str(shipped), PYTHONSAFEPATH="1")
     endings = [name.rpartition(".")[2] for name in done.stdout.split()]
     assert ["py" if is_other_python else "pyc"] * 2 == endings, done.stderr

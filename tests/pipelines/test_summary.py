@@ -14,8 +14,8 @@ from pipelines.clean import Report as Cleaned
 from pipelines.cli.report import summarise
 from pipelines.diff import Report as Difference
 from pipelines.expire import Report as Expired
-from pipelines.summary import count, tables_of
-from pipelines.sweep.sweep import Size, UnknownFiles
+from pipelines.reach.sweep import Size, UnknownFiles
+from pipelines.reports.summary import count, tables_of
 from tests.pipelines.conftest import Run as Ran
 from tests.support.clock import Clock
 from trinitylake_core import Change, Lakehouse

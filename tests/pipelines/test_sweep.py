@@ -11,9 +11,9 @@ import pytest
 from pipelines.engine import Engine, open_engine
 from pipelines.engine import local as local_engine
 from pipelines.job import silent
-from pipelines.sweep.listing import ROOT, UNKNOWN, Listed, listed_file
-from pipelines.sweep.sweep import Size, Sweep
-from pipelines.trees.walk import FOREVER, Start, TreeSource, walk
+from pipelines.reach.listing import ROOT, UNKNOWN, Listed, listed_file
+from pipelines.reach.sweep import Size, Sweep
+from pipelines.reach.walk import FOREVER, Start, TreeSource, walk
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode

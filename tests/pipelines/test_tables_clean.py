@@ -24,7 +24,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.errors import InvalidInput, PlanOutdated
 from trinitylake_core.iceberg import TrinityLakeCatalog
-from trinitylake_core.iceberg.locations import Locations
+from trinitylake_core.iceberg.rights.locations import Locations
 from trinitylake_core.tables import LOCATION
 
 if TYPE_CHECKING:

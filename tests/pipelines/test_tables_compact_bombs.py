@@ -36,8 +36,9 @@ from pipelines.tables.compact.plan import plan_table
 from pipelines.tables_compact import Config, Settings
 from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table
 from tests.support.respelled import local, rewrite_avro
-from trinitylake_core.iceberg import TrinityLakeCatalog, border, data_files
+from trinitylake_core.iceberg import TrinityLakeCatalog, border
 from trinitylake_core.iceberg.reading import parquet_pages
+from trinitylake_core.iceberg.rewriting import data_files
 from trinitylake_core.table_places import Located
 
 EAGER: Final = GroupRules(min_files=2)

@@ -13,8 +13,8 @@ from pipelines.tables.compact import decision
 from pipelines.tables.compact.decision import GroupRules, decide_group, decide_table, take_within
 from tests.support.icebergs import new_iceberg, rows, with_table
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.iceberg.file_groups import FileGroup, FileGroups, GroupKey
-from trinitylake_core.iceberg.references import DescribedFile
+from trinitylake_core.iceberg.reading.file_groups import FileGroup, FileGroups, GroupKey
+from trinitylake_core.iceberg.reading.references import DescribedFile
 
 MIB: Final = 1 << 20
 TARGET: Final = 512 * MIB
@@ -140,8 +140,7 @@ def test_the_best_gain_for_its_cost_comes_first_and_a_budget_ends_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"min_files": 1}, {"deletes": 0}, {"deletes": 1.5}, {"share": 0}, {"target": 1}, {"settled_seconds": -1}],
+    "wrong", [{"min_files": 1}, {"deletes": 0}, {"deletes": 1.5}, {"share": 0}, {"target": 1}, {"settled_seconds": -1}]
 )
 def test_rules_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidInput):

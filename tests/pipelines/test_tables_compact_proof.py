@@ -24,7 +24,7 @@ from pipelines.tables_compact import Config, Settings
 from tests.pipelines.test_tables_compact import data_files, small_files
 from tests.support.icebergs import ids
 from trinitylake_core.iceberg import TrinityLakeCatalog
-from trinitylake_core.iceberg.data_files import RowWriter
+from trinitylake_core.iceberg.rewriting.data_files import RowWriter
 
 _ROWS: Final = 40
 _TYPES: Final = {

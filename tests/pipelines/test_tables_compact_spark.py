@@ -30,7 +30,7 @@ from tests.support.engines import connected
 from tests.support.writers import pool
 from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg import TrinityLakeCatalog
-from trinitylake_core.iceberg.health import grouped_files, read_current
+from trinitylake_core.iceberg.reading.health import grouped_files, read_current
 from trinitylake_core.rest import endpoint
 from trinitylake_core.table_places import Located
 

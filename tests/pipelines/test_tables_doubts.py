@@ -13,9 +13,9 @@ from pipelines import tables_clean
 from pipelines.cli import main
 from pipelines.engine.local import LocalEngine
 from pipelines.job import silent
-from pipelines.sweep.kept_roots import gc_roots
-from pipelines.sweep.listing import everything
-from pipelines.tables.sweep import TableSweep
+from pipelines.reach.kept_roots import gc_roots
+from pipelines.reach.listing import everything
+from pipelines.reach.table_sweep import TableSweep
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
 from tests.support.respelled import local, needed_by
 from tests.support.zero_age import clean_tables, expire_all_but_the_newest

@@ -20,7 +20,7 @@ from tests.support.clock import Clock
 from tests.support.icebergs import ids, new_iceberg, rows, with_table
 from trinitylake_core.errors import ClocksDisagree, InvalidInput
 from trinitylake_core.iceberg import TrinityLakeCatalog
-from trinitylake_core.iceberg.snapshot_expiration import Expiring, SnapshotRules, expiring
+from trinitylake_core.iceberg.commit_rules.snapshot_expiration import Expiring, SnapshotRules, expiring
 
 DAY = 86_400_000
 NOW = 1_000 * DAY

@@ -38,8 +38,8 @@ from pipelines.integrity.examine import (
 from pipelines.integrity.findings import Found
 from pipelines.integrity.version_content import GatheredContent
 from pipelines.job import silent
+from pipelines.reach.walk import NODE, Visitor, descend
 from pipelines.stats import deep
-from pipelines.trees.walk import NODE, Visitor, descend
 from tests.pipelines.test_clean import later, plant
 from tests.support.damage import (
     BROKEN,

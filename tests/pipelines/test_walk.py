@@ -12,8 +12,8 @@ from pipelines.engine import Engine, open_engine
 from pipelines.engine.counting import COUNTING
 from pipelines.engine.local import LocalEngine
 from pipelines.job import silent
-from pipelines.trees import walk as walking
-from pipelines.trees.walk import FOREVER, KEYS, MESSAGES, NAMED, NODE, Start, TreeSource, Walk, walk
+from pipelines.reach import walk as walking
+from pipelines.reach.walk import FOREVER, KEYS, MESSAGES, NAMED, NODE, Start, TreeSource, Walk, walk
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
-from pipelines import compaction, worker_pool
-from pipelines.engine import local
+from pipelines import compaction
+from pipelines.engine import local, worker_pool
 from pipelines.engine.model import Row
 from pipelines.job import silent
 from pipelines.trees import subtrees
@@ -149,7 +149,7 @@ def test_an_interrupt_ends_the_workers(
 
 
 _GIVES_WORK = """
-from pipelines.worker_pool import Helper
+from pipelines.engine.worker_pool import Helper
 from tests.pipelines.test_workers import begin_and_sleep
 helper = Helper(begin_and_sleep)
 print(helper._process.pid, flush=True)

@@ -10,11 +10,11 @@ from typing import Any, Final
 from pipelines import clean, expire, export, tables_clean
 from pipelines.copy import destination
 from pipelines.copy import plan as copy_plan
-from pipelines.sweep import kept_roots, sweep
-from pipelines.sweep.kept_roots import SavedTransactions
-from pipelines.sweep.sweep import RootsExpired
-from pipelines.tables.sweep import TableSweep
-from pipelines.trees.walk import FOREVER
+from pipelines.reach import kept_roots, sweep
+from pipelines.reach.kept_roots import SavedTransactions
+from pipelines.reach.sweep import RootsExpired
+from pipelines.reach.table_sweep import TableSweep
+from pipelines.reach.walk import FOREVER
 from trinitylake_core import snapshots
 from trinitylake_core.commits import changes, fences, rolled_back
 from trinitylake_core.commits import commit as commits
@@ -23,9 +23,9 @@ from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.errors import CorruptNode, OutcomeUnknown, TransactionExpired
-from trinitylake_core.iceberg import added
 from trinitylake_core.iceberg.attempt import Attempt
-from trinitylake_core.iceberg.references import files_in
+from trinitylake_core.iceberg.commit_rules import added
+from trinitylake_core.iceberg.reading.references import files_in
 from trinitylake_core.recovery import rollback
 from trinitylake_core.spec import BOUNDARY_FILE, FREEZE, TABLES_VOID_BEFORE_MILLIS
 from trinitylake_core.tables import path_below

@@ -25,7 +25,7 @@ from pipelines import (
     tables_health,
     verify,
 )
-from pipelines.engine_choice import choose_engine
+from pipelines.engine.choice import choose_engine
 from pipelines.tables.compact.decision import GroupRules
 from tests.support.icebergs import ids, rows, with_table
 from trinitylake_core import Lakehouse

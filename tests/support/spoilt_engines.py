@@ -14,7 +14,7 @@ from pipelines.engine.local import LocalEngine, LocalRows
 from pipelines.engine.model import READ_AHEAD, Engine, GroupWork, Kept, Row, Rows, Table, Work
 from pipelines.engine.spark import SparkEngine, SparkRows
 from pipelines.job import dry_run
-from pipelines.sweep.sweep import Sweep
+from pipelines.reach.sweep import Sweep
 from tests.simulation.engines import HOWS, How, RowFault
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage import Storage

@@ -16,11 +16,11 @@ from pyiceberg.view.metadata import ViewMetadata
 from trinitylake_core.commits.confirm import remove_quietly
 from trinitylake_core.errors import StorageError, UnsafeStorage
 from trinitylake_core.grounds import NOBODY, Identities, Identity, directories_above, full_name
-from trinitylake_core.iceberg.added import AddedFiles
+from trinitylake_core.iceberg.commit_rules.added import AddedFiles
 from trinitylake_core.iceberg.errors import TableForbidden
-from trinitylake_core.iceberg.locations import Place
 from trinitylake_core.iceberg.names import ObjectName
-from trinitylake_core.iceberg.places import Places, Stored
+from trinitylake_core.iceberg.rights.locations import Place
+from trinitylake_core.iceberg.rights.metadata_files import MetadataFiles, Stored
 from trinitylake_core.table_index import TableIndex
 from trinitylake_core.table_places import TablePlaces
 from trinitylake_core.transactions.made import note_version
@@ -102,7 +102,7 @@ class Attempt:
         places: where its metadata files are written.
     """
 
-    def __init__(self, txn: Transaction, places: Places, index: TableIndex, claims: Claims) -> None:
+    def __init__(self, txn: Transaction, places: MetadataFiles, index: TableIndex, claims: Claims) -> None:
         self.txn = txn
         self.places = places
         self._index = index

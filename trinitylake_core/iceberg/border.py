@@ -53,7 +53,7 @@ from trinitylake_core import errors as ours
 from trinitylake_core.iceberg import version3
 from trinitylake_core.iceberg.errors import words_of
 from trinitylake_core.iceberg.reading.metadata_json import bounded_text
-from trinitylake_core.iceberg.references import UnreadableTable, decode_metadata, references_in
+from trinitylake_core.iceberg.reading.references import UnreadableTable, decode_metadata, references_in
 from trinitylake_core.sizes import LARGEST
 from trinitylake_core.tables import full_uri
 

@@ -28,8 +28,9 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import CommitTableResponse, StagedTable, Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
-from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate, TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.types import transform_dict_value_to_str
 from pyiceberg.view.metadata import ViewVersion
@@ -47,19 +48,20 @@ from trinitylake_core.errors import (
     VersionExpired,
 )
 from trinitylake_core.grounds import NOBODY, full_name
-from trinitylake_core.iceberg import border, namespaces, tables, views
-from trinitylake_core.iceberg.added import TableFilesVoid
+from trinitylake_core.iceberg import border, namespaces, tables
 from trinitylake_core.iceberg.attempt import Attempt, Claims
+from trinitylake_core.iceberg.commit_rules.added import TableFilesVoid
+from trinitylake_core.iceberg.commit_rules.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules
 from trinitylake_core.iceberg.errors import MetadataMissing, keep_own_errors, translate_errors
-from trinitylake_core.iceberg.locations import Locations, Place
 from trinitylake_core.iceberg.names import ObjectName, name_of, namespace_of, new_name_of, new_namespace_of
 from trinitylake_core.iceberg.options import file_io_properties, storage_options
-from trinitylake_core.iceberg.places import Places, Stored
-from trinitylake_core.iceberg.rewritten import FileRewrite
-from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules
+from trinitylake_core.iceberg.rewriting.rewritten import FileRewrite
+from trinitylake_core.iceberg.rights.locations import Locations, Place
+from trinitylake_core.iceberg.rights.metadata_files import MetadataFiles, Stored
 from trinitylake_core.iceberg.staged import StagedTables
 from trinitylake_core.iceberg.version3 import VERSION, TableOfVersion3
-from trinitylake_core.iceberg.views import NewView, StoredView, ViewCommit
+from trinitylake_core.iceberg.views import catalog_views as views
+from trinitylake_core.iceberg.views.catalog_views import NewView, StoredView, ViewCommit
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.recovery.target import parse_moment
 from trinitylake_core.storage import root_uri
@@ -146,7 +148,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         self._because = f"{why}: " if why else ""
         warehouse = properties.get(WAREHOUSE_LOCATION)
         locations = Locations(lake.root, warehouse, _allowed_locations(properties))
-        self._places = Places(lake.storage, locations, self.properties)
+        self._places = MetadataFiles(lake.storage, locations, self.properties)
         self._index = TableIndex(lake.backend)
         self._claims = Claims()
         self._staged = StagedTables()
@@ -599,7 +601,27 @@ class TrinityLakeCatalog(MetastoreCatalog):
             made = self._change(partial(tables.replace_files, rewrites=wanted), _reason_of_rewrite(list(wanted)))
         return {name.identifier: number for name, number in made.items()}
 
-    def stored_table(self, identifier: Identifier) -> tuple[Places, Stored]:
+    def take_snapshots_back(self, identifier: Identifier, newest: int, back_to: int) -> None:
+        """Make an older snapshot of a table the current one again, if ``newest`` still is. One commit.
+
+        Raises:
+            CommitFailedException: somebody has written since, and nothing was changed.
+            NoSuchTableError, ForbiddenError: or what else :meth:`commit_table` raises.
+        """
+        table = self.load_table(identifier)
+        main = table.metadata.refs.get(MAIN_BRANCH)
+        required = AssertRefSnapshotId(ref=MAIN_BRANCH, **{"snapshot-id": newest})
+        change = SetSnapshotRefUpdate(
+            ref_name=MAIN_BRANCH,
+            type=SnapshotRefType.BRANCH,
+            snapshot_id=back_to,
+            max_ref_age_ms=None if main is None else main.max_ref_age_ms,
+            max_snapshot_age_ms=None if main is None else main.max_snapshot_age_ms,
+            min_snapshots_to_keep=None if main is None else main.min_snapshots_to_keep,
+        )
+        self.commit_table(table, (required,), (change,))
+
+    def stored_table(self, identifier: Identifier) -> tuple[MetadataFiles, Stored]:
         """Return the newest metadata of a table, with what reads and writes beside them.
 
         Raises as ``load_table``, and ``ForbiddenError``: files would be written where the table has no place.

@@ -23,10 +23,10 @@ from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.attempt import Attempt, Claims
 from trinitylake_core.iceberg.errors import translate_errors, words_of
 from trinitylake_core.iceberg.fields import table_fields
-from trinitylake_core.iceberg.identities import directories_left, identity_of_metadata
-from trinitylake_core.iceberg.locations import Locations
 from trinitylake_core.iceberg.names import ObjectName
-from trinitylake_core.iceberg.places import Places, Stored
+from trinitylake_core.iceberg.rights.identities import directories_left, identity_of_metadata
+from trinitylake_core.iceberg.rights.locations import Locations
+from trinitylake_core.iceberg.rights.metadata_files import MetadataFiles, Stored
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.short_repr import first_of
 from trinitylake_core.table_index import TableIndex
@@ -135,7 +135,7 @@ def register_all(
         raise InvalidInput(f"existing must be {REFUSE}, {SKIP} or {REPLACE}, not {existing!r}")
     txn = lake.refresh().transaction(reason=reason or f"tables of the Iceberg catalog {source.name}")
     report = Registered(source.name, lake.version, dry_run=review is not None)
-    attempt = Attempt(txn, Places(lake.storage, Locations(lake.root)), TableIndex(lake.backend), Claims())
+    attempt = Attempt(txn, MetadataFiles(lake.storage, Locations(lake.root)), TableIndex(lake.backend), Claims())
     work = _Registration(attempt, existing, report)
     namespaces = list(_namespaces(source))
     for done, namespace in enumerate(namespaces):

@@ -25,22 +25,27 @@ from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import AlreadyExists, InvalidName, ObjectNotFound
 from trinitylake_core.grounds import foreign_place, identity_of
 from trinitylake_core.iceberg import border
-from trinitylake_core.iceberg.applied import is_applied
 from trinitylake_core.iceberg.attempt import Attempt
-from trinitylake_core.iceberg.deletion_vectors import refuse_lost_vectors
+from trinitylake_core.iceberg.commit_rules.applied import is_applied
+from trinitylake_core.iceberg.commit_rules.deletion_vectors import refuse_lost_vectors
+from trinitylake_core.iceberg.commit_rules.snapshot_expiration import (
+    Expiring,
+    PlannedSnapshots,
+    SnapshotRules,
+    expiring,
+)
+from trinitylake_core.iceberg.commit_rules.table_updates import meet_requirements, number_of_next_file, update_metadata
 from trinitylake_core.iceberg.errors import MetadataMissing, TableForbidden, no_table
 from trinitylake_core.iceberg.fields import table_fields
-from trinitylake_core.iceberg.identities import directories_left, identity_of_metadata
-from trinitylake_core.iceberg.locations import directories_of
-from trinitylake_core.iceberg.moved import refusal_of_moved
 from trinitylake_core.iceberg.names import ObjectName
 from trinitylake_core.iceberg.namespaces import make_namespace, require_namespace
-from trinitylake_core.iceberg.places import Places, Stored
-from trinitylake_core.iceberg.replacing import NewSnapshot, RewriteLost, replacing_snapshot
-from trinitylake_core.iceberg.rewritten import FileRewrite
-from trinitylake_core.iceberg.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules, expiring
+from trinitylake_core.iceberg.rewriting.replacing import NewSnapshot, RewriteLost, replacing_snapshot
+from trinitylake_core.iceberg.rewriting.rewritten import FileRewrite
+from trinitylake_core.iceberg.rights.identities import directories_left, identity_of_metadata
+from trinitylake_core.iceberg.rights.locations import directories_of
+from trinitylake_core.iceberg.rights.metadata_files import MetadataFiles, Stored
+from trinitylake_core.iceberg.rights.moved import refusal_of_moved
 from trinitylake_core.iceberg.staged import StagedTables
-from trinitylake_core.iceberg.table_updates import meet_requirements, number_of_next_file, update_metadata
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.table_places import Located
 from trinitylake_core.tables import ICEBERG, TABLE_UUID, metadata_uri
@@ -87,7 +92,7 @@ def definition_of_table(view: CatalogView, name: ObjectName) -> TableDef:
     return table
 
 
-def location_of_metadata(view: CatalogView, places: Places, name: ObjectName) -> str:
+def location_of_metadata(view: CatalogView, places: MetadataFiles, name: ObjectName) -> str:
     """Return the location of a table's newest metadata file. Raises as :func:`definition_of_table`."""
     location = metadata_uri(places.storage.root, definition_of_table(view, name))
     if location is None:
@@ -95,11 +100,11 @@ def location_of_metadata(view: CatalogView, places: Places, name: ObjectName) ->
     return location
 
 
-def load_table(view: CatalogView, places: Places, name: ObjectName, *, writes: bool = False) -> Stored:
+def load_table(view: CatalogView, places: MetadataFiles, name: ObjectName, *, writes: bool = False) -> Stored:
     """Return a table. What looking up its definition costs, and one ``get``.
 
-    Raises what :func:`location_of_metadata` and ``Places.read`` raise; ``TableForbidden``: clients, or a job that
-    ``writes`` files, would write them at a place that is not the table's.
+    Raises what :func:`location_of_metadata` and ``MetadataFiles.read`` raise; ``TableForbidden``: clients, or a job
+    that ``writes`` files, would write them at a place that is not the table's.
     """
     location = location_of_metadata(view, places, name)
     table = Stored(places.read(location), location)
@@ -108,7 +113,7 @@ def load_table(view: CatalogView, places: Places, name: ObjectName, *, writes: b
     return table
 
 
-def _refuse_foreign(view: CatalogView, places: Places, name: ObjectName, table: Stored) -> None:
+def _refuse_foreign(view: CatalogView, places: MetadataFiles, name: ObjectName, table: Stored) -> None:
     """Refuse metadata with a directory that the definition lacks: clients with many rights would write there."""
     named = [each.location for each in directories_of(table.metadata)]
     definition, former = definition_of_table(view, name), places.former_root(table)
@@ -125,7 +130,9 @@ def _refusal_of_place(name: ObjectName, place: str) -> TableForbidden:
     )
 
 
-def load_tables(view: CatalogView, places: Places, names: Sequence[ObjectName]) -> Iterator[tuple[ObjectName, Stored]]:
+def load_tables(
+    view: CatalogView, places: MetadataFiles, names: Sequence[ObjectName]
+) -> Iterator[tuple[ObjectName, Stored]]:
     """Yield those of several tables that are there. One ``get`` each, side by side. Raises as :func:`load_table`."""
     found: list[tuple[ObjectName, str]] = []
     for name in names:
@@ -182,7 +189,7 @@ def register_table(attempt: Attempt, name: ObjectName, metadata_location: str, *
     return new
 
 
-def _refuse_unregistrable(places: Places, name: ObjectName, new: Stored) -> list[str]:
+def _refuse_unregistrable(places: MetadataFiles, name: ObjectName, new: Stored) -> list[str]:
     """Refuse metadata of which this catalog could not serve the table afterwards, or which reach beyond the table.
 
     Return the directories that no other table may have.
@@ -310,7 +317,7 @@ def _show(attempt: Attempt, name: ObjectName, table: Stored) -> Stored:
     return table
 
 
-def _refuse_lost_vectors(places: Places, name: ObjectName, current: Stored, new: Stored) -> None:
+def _refuse_lost_vectors(places: MetadataFiles, name: ObjectName, current: Stored, new: Stored) -> None:
     """Refuse snapshots that bring deleted rows back. Costs what :func:`refuse_lost_vectors` does."""
     located = Located(places.storage).of(current.metadata_location, current.metadata.location)
     refuse = places.refuse_unreadable if places.serves_clients else None
@@ -336,7 +343,7 @@ def _create_by_commit(attempt: Attempt, commit: Commit, staged: StagedTables) ->
     return new
 
 
-def _update_metadata(places: Places, commit: Commit, current: Stored | None) -> Stored:
+def _update_metadata(places: MetadataFiles, commit: Commit, current: Stored | None) -> Stored:
     """Return the metadata after a commit, and the location of a new file for them. Nothing is written."""
     name = str(commit.name)
     meet_requirements(name, current, commit.requirements)

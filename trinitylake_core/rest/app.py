@@ -26,11 +26,11 @@ from trinitylake_core.rest.issuers import KeyNotKnown
 from trinitylake_core.rest.journal import Asking, Journal
 from trinitylake_core.rest.json_bounds import Bomb
 from trinitylake_core.rest.limits import Limits
-from trinitylake_core.rest.places import ClientGone, Place, Places, Rates
 from trinitylake_core.rest.principals import Principal, Principals, WrongToken, almighty
 from trinitylake_core.rest.problems import Problem, problem_of
 from trinitylake_core.rest.repeats import again, key_of
 from trinitylake_core.rest.requests import Reply, Request
+from trinitylake_core.rest.turns import ClientGone, Place, Places, Rates
 from trinitylake_core.rest.warehouses import Warehouse, Warehouses
 from trinitylake_core.transactions.made import collect_versions
 from trinitylake_core.transactions.requests import Repeated, as_iso_duration, asked_by

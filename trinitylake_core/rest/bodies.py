@@ -14,8 +14,8 @@ from starlette.requests import Request as HttpRequest
 from trinitylake_core.iceberg.reading.json_size import JsonSize, measure_json
 from trinitylake_core.rest.json_bounds import Bomb
 from trinitylake_core.rest.limits import Limits
-from trinitylake_core.rest.places import Place
 from trinitylake_core.rest.problems import Problem
+from trinitylake_core.rest.turns import Place
 
 SLOW: Final = (408, "RequestTimeoutException", "the request did not arrive in time")
 _FIRST_MEASURED_BYTES: Final = 64 << 10

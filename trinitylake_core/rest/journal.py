@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.requests import Request as HttpRequest
 
 from trinitylake_core.rest.audit import Asked, Outcome
-from trinitylake_core.rest.places import Places
 from trinitylake_core.rest.principals import Principal
 from trinitylake_core.rest.problems import Problem
+from trinitylake_core.rest.turns import Places
 
 LOG: Final = logging.getLogger("trinitylake.rest")
 NOBODY: Final = Principal("-", {})

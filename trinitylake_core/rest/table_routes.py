@@ -22,8 +22,8 @@ from pyiceberg.typedef import Identifier
 from trinitylake_core import clock
 from trinitylake_core.errors import Corrupt, FileMissing, StorageError
 from trinitylake_core.iceberg.border import TableUpdate, as_json_for_clients
-from trinitylake_core.iceberg.moved import MovedIO
-from trinitylake_core.iceberg.table_updates import order_times
+from trinitylake_core.iceberg.commit_rules.table_updates import order_times
+from trinitylake_core.iceberg.rights.moved import MovedIO
 from trinitylake_core.rest.namespace_routes import require_seen
 from trinitylake_core.rest.principals import MANAGE, READ, WRITE, name_for_rights
 from trinitylake_core.rest.problems import Problem, message_for_log

@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field
 from pyiceberg.catalog.rest import CreateViewRequest
 
 from trinitylake_core.iceberg.border import as_json_for_clients
-from trinitylake_core.iceberg.view_metadata import AssertViewUUID, ViewUpdate
-from trinitylake_core.iceberg.views import StoredView
+from trinitylake_core.iceberg.views.catalog_views import StoredView
+from trinitylake_core.iceberg.views.view_metadata import AssertViewUUID, ViewUpdate
 from trinitylake_core.rest.principals import MANAGE, READ, WRITE
 from trinitylake_core.rest.problems import Problem
 from trinitylake_core.rest.requests import NOTHING, Reply, Request

@@ -16,7 +16,7 @@ from pipelines.cli import report
 from pipelines.cli.command import Call, Result, command, in_order, key_value, option
 from pipelines.cli.commands.objects import find_destination, find_object
 from pipelines.cli.commands.options import DRY_RUN, KIND, REASON, WITHIN
-from pipelines.summary import qualify_name
+from pipelines.reports.summary import qualify_name
 from trinitylake_core import SERIALIZABLE, SNAPSHOT, Alteration, Lakehouse, ObjectEntry, Transaction, clock, spec
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, to_dict
 from trinitylake_core.errors import InvalidInput, Refused

@@ -12,7 +12,7 @@ from pipelines.cli import report
 from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, option
 from pipelines.cli.resolve_root import find_file
 from pipelines.fleet import Config, Member, State
-from pipelines.summary import utc
+from pipelines.reports.summary import utc
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import normalise_root
 

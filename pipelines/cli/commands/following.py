@@ -18,10 +18,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, Final
 
-from pipelines import version_ref
 from pipelines.cli import output
 from pipelines.cli.command import Call, Result, option
 from pipelines.cli.report import to_json
+from pipelines.source import version_ref
 from trinitylake_core import (
     Change,
     Corrupt,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from pipelines import compaction, version_ref
+from pipelines import compaction
 from pipelines import load as loading
 from pipelines import register as registering
 from pipelines import upgrade as upgrading
@@ -26,7 +26,8 @@ from pipelines.cli.commands.changing import DEFINITION, definition_of
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE
 from pipelines.doctor import advice, table_retention
 from pipelines.fleet import hurry
-from pipelines.loading import EXISTING, REFUSE
+from pipelines.source import version_ref
+from pipelines.source.loading import EXISTING, REFUSE
 from trinitylake_core.durations import describe_duration
 from trinitylake_core.errors import (
     Corrupt,

@@ -13,7 +13,7 @@ from pipelines.cli import report
 from pipelines.cli.command import Call, Line, Result, command, in_order, option, or_else, take_first
 from pipelines.cli.commands.objects import find_object
 from pipelines.cli.commands.options import AT, ENGINE, FORMAT, KIND, LIMIT, SPARK, WITHIN
-from pipelines.summary import ByteCount, at_most, qualify_name
+from pipelines.reports.summary import ByteCount, at_most, qualify_name
 from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.definitions import TableDef, to_dict
 from trinitylake_core.errors import ObjectNotFound
@@ -200,7 +200,7 @@ def stats(call: Call) -> Result:
     contain tables, and one for each definition.
     """
     from pipelines import stats as health  # what lists and shows must not wait for it
-    from pipelines.engine_choice import choose_engine_for_all
+    from pipelines.engine.choice import choose_engine_for_all
 
     lake = call.at()
     options = call.options

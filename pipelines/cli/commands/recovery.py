@@ -13,7 +13,6 @@ from pipelines import restore as restoring
 from pipelines import rollback as rolling_back
 from pipelines import snapshot as snapshots
 from pipelines import undo as undoing
-from pipelines import version_ref
 from pipelines.cli import report
 from pipelines.cli.command import (
     DONE,
@@ -29,8 +28,8 @@ from pipelines.cli.command import (
 )
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, FORMAT, REASON, SPARK, VERBOSE, YES
 from pipelines.cli.report import summarise
-from pipelines.last_change import find_version_before_change
-from pipelines.summary import count, utc
+from pipelines.reports.summary import count, utc
+from pipelines.source import version_ref
 from trinitylake_core import Lakehouse, RecoveryTarget, clock, spec
 from trinitylake_core.errors import InvalidInput, SnapshotNotFound
 from trinitylake_core.snapshots import KINDS
@@ -247,7 +246,7 @@ def _restore_target(call: Call, lake: Lakehouse, source_options: Mapping[str, An
     target = version_ref.target(versions_of, options.version, options.timestamp, options.snapshot)
     if target.is_given or options.name is None or options.source is not None:
         return target
-    return RecoveryTarget(version=find_version_before_change(lake, [options.name]))
+    return RecoveryTarget(version=restoring.find_version_before_change(lake, [options.name]))
 
 
 def _say_once(what: str, ways: str) -> InvalidInput:

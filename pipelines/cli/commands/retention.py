@@ -12,7 +12,6 @@ from pipelines import tables_clean as cleaning
 from pipelines import tables_expire as expiring
 from pipelines import tables_health as looking
 from pipelines import verify as verifying
-from pipelines import version_ref
 from pipelines.cli.command import (
     DONE,
     FOUND_PROBLEMS,
@@ -27,6 +26,7 @@ from pipelines.cli.command import (
 )
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
 from pipelines.cli.report import summarise
+from pipelines.source import version_ref
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
 

@@ -23,7 +23,7 @@ from pipelines.cli.dagster_home import (
 )
 from pipelines.cli.output import say
 from pipelines.cli.resolve_root import find_file
-from pipelines.lakehouses import VARIABLE, raw_stanzas, read
+from pipelines.source.lakehouses import VARIABLE, raw_stanzas, read
 from trinitylake_core.errors import InvalidInput
 
 _PORT_MAX: Final = 65_535

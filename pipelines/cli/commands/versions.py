@@ -8,13 +8,13 @@ from itertools import chain, pairwise
 from typing import Any, Final
 
 from pipelines import diff as diffing
-from pipelines import version_ref
 from pipelines.cli import report
 from pipelines.cli.command import Call, Result, command, in_order, option, or_else, take_first
 from pipelines.cli.commands import following
 from pipelines.cli.commands.objects import keys_of, list_readings
 from pipelines.cli.commands.options import ENGINE, FORMAT, SPARK
-from pipelines.summary import ByteCount, at_most, qualify_name
+from pipelines.reports.summary import ByteCount, at_most, qualify_name
+from pipelines.source import version_ref
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, describe_difference, to_dict
 from trinitylake_core.errors import InvalidInput, ObjectNotFound

@@ -11,7 +11,7 @@ from typing import Final
 
 from trinitylake_core.durations import millis
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.iceberg.file_groups import MANIFEST_BYTES, FileGroup, GroupKey
+from trinitylake_core.iceberg.reading.file_groups import MANIFEST_BYTES, FileGroup, GroupKey
 
 MIN_FILES: Final = 12
 SHARE: Final = 0.8

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from pipelines.sweep.kept_roots import CLOCK_SLACK_MILLIS
+from pipelines.reach.kept_roots import CLOCK_SLACK_MILLIS
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.definitions import decode_transaction
 from trinitylake_core.errors import CorruptNode, FileMissing, TrinityLakeError, UnsafeStorage

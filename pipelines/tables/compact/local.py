@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pipelines.job import Cancel
+from pipelines.reach.table_files import why_unreadable
 from pipelines.tables.compact import model
 from pipelines.tables.compact.model import Outcome, PlannedGroup, PlannedTable, Settings
 from pipelines.tables.compact.proof import (
@@ -27,7 +28,6 @@ from pipelines.tables.compact.proof import (
     refuse_other_counts,
     refuse_other_rows,
 )
-from pipelines.tables.files import why_unreadable
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, LakehouseFrozen, StorageDenied
 from trinitylake_core.iceberg.reading.parquet_pages import MOST_BYTES, TooLarge, Unpacked
@@ -35,8 +35,8 @@ from trinitylake_core.table_places import Located
 
 if TYPE_CHECKING:
     from trinitylake_core.iceberg import TrinityLakeCatalog
-    from trinitylake_core.iceberg.data_files import DataFileReader
-    from trinitylake_core.iceberg.rewritten import DataFile, FileRewrite
+    from trinitylake_core.iceberg.rewriting.data_files import DataFileReader
+    from trinitylake_core.iceberg.rewriting.rewritten import DataFile, FileRewrite
 
     _Content = tuple[DataFile, bytes, Unpacked]
     """A file, what is in it, and what it takes to unpack that."""
@@ -193,8 +193,8 @@ class LocalRewriter:
 
     def _rewrite(self, table: PlannedTable) -> _Rewritten | Outcome:
         """Write the new files of a table. Costs a ``get`` for each file, and a ``put`` for each new one."""
-        from trinitylake_core.iceberg.replacing import live_files, may_concern
-        from trinitylake_core.iceberg.rewritten import FileRewrite
+        from trinitylake_core.iceberg.rewriting.replacing import live_files, may_concern
+        from trinitylake_core.iceberg.rewriting.rewritten import FileRewrite
 
         began = time.monotonic()
         self._refuse_late("the time was used up before it; the next run goes on")
@@ -238,7 +238,7 @@ class LocalRewriter:
 
     def _rewrite_groups(self, metadata: Any, located: Located, table: PlannedTable, done: _Begun) -> None:
         """Write the new files of each group that needs no translation; note the others."""
-        from trinitylake_core.iceberg.data_files import DataFileReader, NeedsSpark
+        from trinitylake_core.iceberg.rewriting.data_files import DataFileReader, NeedsSpark
 
         reader = DataFileReader(metadata, located)
         for group in table.groups:
@@ -263,8 +263,8 @@ class LocalRewriter:
         target: int,
     ) -> list[tuple[DataFile, bytes]]:
         """Write the new files of a group, in memory, and prove them."""
-        from trinitylake_core.iceberg.data_files import RowWriter, open_parquet
-        from trinitylake_core.iceberg.file_figures import claims_of, column_figures
+        from trinitylake_core.iceberg.rewriting.data_files import RowWriter, open_parquet
+        from trinitylake_core.iceberg.rewriting.file_figures import claims_of, column_figures
 
         writer = RowWriter(metadata)
         columns = [each.field_id for each in metadata.schema().fields]
@@ -353,9 +353,9 @@ class LocalRewriter:
 
     def _commit(self, batch: Sequence[_Rewritten]) -> Iterator[Outcome]:
         """Make rewrites one version, without those that a writer came before; yield what became of each."""
-        from trinitylake_core.iceberg.added import TableFilesVoid
+        from trinitylake_core.iceberg.commit_rules.added import TableFilesVoid
         from trinitylake_core.iceberg.errors import REFUSED
-        from trinitylake_core.iceberg.replacing import RewriteLost
+        from trinitylake_core.iceberg.rewriting.replacing import RewriteLost
 
         waiting = [list(batch)] if batch else []
         while waiting:

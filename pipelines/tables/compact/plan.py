@@ -11,8 +11,8 @@ from pipelines.tables.compact.decision import GroupDecision, decide_table, manif
 from pipelines.tables.compact.model import PlannedGroup, PlannedTable, Policy
 from pipelines.tables.compact.stored import StoredTable
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.iceberg.file_groups import TARGET_DEFAULT, FileGroup, GroupKey, target_of
-from trinitylake_core.iceberg.health import CurrentFiles, grouped_files, read_current
+from trinitylake_core.iceberg.reading.file_groups import TARGET_DEFAULT, FileGroup, GroupKey, target_of
+from trinitylake_core.iceberg.reading.health import CurrentFiles, grouped_files, read_current
 from trinitylake_core.storage import Storage
 from trinitylake_core.table_places import Located
 from trinitylake_core.tables import former_root, metadata_uri
@@ -174,8 +174,8 @@ def within_condition(
 
     What ``live_files`` costs. Raises ``ValidationError``: the condition does not parse.
     """
-    from trinitylake_core.iceberg.partition_filter import partition_filter
-    from trinitylake_core.iceberg.replacing import live_files
+    from trinitylake_core.iceberg.rewriting.partition_filter import partition_filter
+    from trinitylake_core.iceberg.rewriting.replacing import live_files
 
     _, stored = catalog.stored_table(table.identifier)
     is_within = partition_filter(stored.metadata, where, now_millis)

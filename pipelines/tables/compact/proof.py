@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from trinitylake_core.iceberg.file_figures import ColumnClaim, ColumnFigures
+    from trinitylake_core.iceberg.rewriting.file_figures import ColumnClaim, ColumnFigures
 
 _FIELD_ID: Final = b"PARQUET:field_id"
 _TOGETHER: Final = 1 << 14

@@ -18,6 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.job import Cancel, Session, start_spark
+from pipelines.reach.table_files import why_unreadable
 from pipelines.session import abandon_session, missing_iceberg, on_one_machine
 from pipelines.tables.compact import model
 from pipelines.tables.compact.model import Outcome, PlannedTable, Settings
@@ -30,13 +31,12 @@ from pipelines.tables.compact.statements import (
     quote_name,
     quote_text,
 )
-from pipelines.tables.files import why_unreadable
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.errors import AlreadyExists, FileMissing, InvalidInput, LakehouseFrozen, TrinityLakeError
 from trinitylake_core.extras import install_command
-from trinitylake_core.iceberg.references import DescribedFile
-from trinitylake_core.iceberg.snapshot_files import SnapshotReader
+from trinitylake_core.iceberg.reading.references import DescribedFile
+from trinitylake_core.iceberg.reading.snapshot_files import SnapshotReader
 from trinitylake_core.table_places import Located
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -521,11 +521,10 @@ class _TableRewrite:
     def _take_back(self, after: SnapshotReader, before: int, *, is_alone: bool, why: str) -> str:
         """Take the snapshots back if nobody wrote since; return what a person is told."""
         from trinitylake_core.iceberg.errors import REFUSED
-        from trinitylake_core.iceberg.taking_back import take_snapshots_back
 
         if is_alone and after.current is not None:
             try:
-                take_snapshots_back(self._own, self._table.identifier, after.current, before)
+                self._own.take_snapshots_back(self._table.identifier, after.current, before)
             except REFUSED:
                 is_alone = False
         if is_alone:

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pipelines.sweep import plans
-from pipelines.sweep.kept_roots import gc_roots
-from pipelines.sweep.listing import Listed
+from pipelines.reach import plans
+from pipelines.reach.kept_roots import gc_roots
+from pipelines.reach.listing import Listed
 from pipelines.tables.compact.decision import GroupDecision, files_of_size
 from pipelines.tables.compact.model import PlannedGroup, PlannedTable
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.iceberg.file_groups import FileGroup, GroupKey
+from trinitylake_core.iceberg.reading.file_groups import FileGroup, GroupKey
 
 JOB: Final = "tables compact"
 _PLANNED: Final = "it is in the plan"

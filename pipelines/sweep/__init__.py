@@ -1,1 +1,0 @@
-"""Mark and sweep over the files of a lakehouse."""
