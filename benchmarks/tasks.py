@@ -1,15 +1,18 @@
 """What each command asks of Spark: jobs, stages, tasks, how many at once in the stages that do the work, CPU, memory.
 
     python -m benchmarks tasks [--tables 20 200000] [--workers 1 2 4] [--only export clean] [--conf NAME=VALUE ...]
+        [--compacted 24]
 
 A standalone cluster of this machine, of workers with one core each; all is read from Spark's own event log. *Work* are
 the stages in which Python works on files: ``at once`` says how many tasks of them ran at the same time at the most, and
 ``alone`` in which share of the time that any of them ran there was one only. ``later s`` is the longest of those that
 began when a task of the same command had ended on their executor: the first one waits for Python, and for what it
-imports. ``MB`` and ``MB Java`` are the most that the driver had during the command, of ``MB before`` when it began.
+imports. ``MB`` and ``MB Java`` are the most that the driver had during the command, of ``MB before`` when it began;
+``MB live`` is what Java's heap still held after it.
 ``CPU most`` is that of the executor that took the most of ``CPU tasks``, and ``CPU path`` that and the driver's and
 Java's: what must follow one another, whatever the machine has. Iceberg tables are made up to ``--iceberg``; the others
-have no metadata.
+have no metadata. ``tables compact`` has a lakehouse of its own, of ``--compacted`` tables of twenty files of 1,000
+rows; Iceberg's own stages do that work, without Python, and all of its tasks are *work*.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -46,12 +49,14 @@ from pipelines import (
     rollback,
     stats,
     tables_clean,
+    tables_compact,
     tables_health,
     verify,
 )
 from pipelines.engine import open_engine
 from pipelines.job import dry_run
 from pipelines.session import lazy_session, session_parallelism
+from pipelines.session.iceberg import TESTED
 from tests.support.many_tables import many_tables
 from tests.support.standalone import Cluster, Task, standalone, task_of
 from trinitylake_core import Lakehouse
@@ -61,6 +66,7 @@ from trinitylake_core.storage import open_storage
 _WORK: Final = frozenset({"MapInArrow", "MapInPandas", "ArrowEvalPython"})
 """The operators of Spark that run Python."""
 _FAST: Final = {"durable": False}
+COMPACTED: Final = "tables compact"
 _LINES: Final = "lines.jsonl"
 Row = dict[str, Any]
 
@@ -198,6 +204,7 @@ def _commands(folder: Path, lake: Lakehouse) -> dict[str, Callable[[Any], object
         "expire": lambda spark: expire.run(lake, expired, spark),
         "clean": lambda spark: clean.run(lake, clean.Config(engine="spark", **no_age), spark),
         "tables clean": lambda spark: tables_clean.run(lake, tables_clean.Config(engine="spark", **no_age), spark),
+        COMPACTED: lambda spark: _compact_tables(folder, spark),
     }
 
 
@@ -210,14 +217,28 @@ def _measure_depths(lake: Lakehouse, spark: Any) -> None:
         stats.deep(lake, engine, storage=True)
 
 
-def _make_lake(folder: Path, tables: int, iceberg: int) -> str:
+def _compact_tables(folder: Path, spark: Any) -> None:
+    done = tables_compact.run(Lakehouse.open(_small_files(folder)), tables_compact.Config(engine="spark"), spark)
+    if done.failures or not done.files_made:
+        raise SystemExit(f"not all tables were compacted: {done}")
+
+
+def _small_files(folder: Path) -> str:
+    return (folder / "small-files").as_uri()
+
+
+def _make_lake(folder: Path, tables: int, iceberg: int, order: int | None, compacted: int) -> str:
     """Make a lakehouse and a change of it; return its root. In a process of its own, it costs the driver no memory."""
+    if compacted:
+        from benchmarks.tablefiles import fill  # with DuckDB, which no driver has in its memory
+
+        fill(_small_files(folder), compacted, 20, 1_000, values=False, target=None)
     lines = folder / _LINES
     write_lines(tables, lines)
     if tables <= iceberg:
-        lake = many_tables(folder, tables, 2, 2).lakehouse.refresh()
+        lake = many_tables(folder, tables, 2, 2, order).lakehouse.refresh()
     else:
-        lake = Lakehouse.create((folder / "lake").as_uri(), storage_options=_FAST)
+        lake = Lakehouse.create((folder / "lake").as_uri(), order=order, storage_options=_FAST)
         load.run(lake, str(lines), load.Config(engine="local"))
         lake = lake.refresh()
     _change(lake, 11)
@@ -245,7 +266,15 @@ def measure_command(cluster: Cluster, spark: Any, command: Callable[[Any], objec
     row: Row = {"s": round(ended - began, 1)}
     row |= {f"CPU {kind}": round(seconds, 1) for kind, seconds in cpu.items()}
     row |= {"MB before": round(megabytes), "MB": round(observed.peak(me.pid) / 1e6)}
-    return row | {"MB Java": round(observed.peak(java.pid) / 1e6), "when": (began, ended)}
+    row |= {"MB Java": round(observed.peak(java.pid) / 1e6)}
+    return row | {"MB live": round(_live_bytes(spark()) / 1e6), "when": (began, ended)}
+
+
+def _live_bytes(spark: Any) -> int:
+    """Return how much the heap of the driver's Java holds when it has thrown away what nobody needs."""
+    java = spark.sparkContext._jvm.java.lang  # noqa: SLF001 - Spark tells it no other way
+    java.System.gc()
+    return int(java.management.ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed())
 
 
 def _java_of_driver(me: psutil.Process) -> psutil.Process:
@@ -271,9 +300,9 @@ def _cpu(processes: Sequence[psutil.Process]) -> float:
 
 
 @contextmanager
-def _warm(cluster: Cluster, conf: dict[str, str]) -> Iterator[Any]:
+def _warm(cluster: Cluster, conf: dict[str, str], iceberg: str | None) -> Iterator[Any]:
     """Yield a session whose executors have run Python."""
-    with lazy_session(cluster.session(**conf)) as spark:
+    with lazy_session(replace(cluster.session(**conf), iceberg=iceberg)) as spark:
         wide = spark().range(0, 64, 1, 2 * session_parallelism(spark()))
         wide.mapInArrow(lambda batches: batches, "id long").count()
         yield spark
@@ -283,36 +312,51 @@ def measured(tables: int, workers: int, options: argparse.Namespace) -> dict[str
     """Return a row of figures for each command, on so many executors."""
     rows: dict[str, Row] = {}
     conf = dict(each.split("=", 1) for each in options.conf)
-    with tempfile.TemporaryDirectory() as name:
+    with nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with ProcessPoolExecutor(1, get_context("spawn")) as processes:
-            root = processes.submit(_make_lake, folder, tables, options.iceberg).result()
+            sizes = tables, options.iceberg, options.order, options.compacted
+            root = processes.submit(_make_lake, folder, *sizes).result()
         lake = Lakehouse.open(root, storage_options=_FAST)
         with standalone(workers, folder) as cluster:
-            with _warm(cluster, conf) as spark:
+            with _warm(cluster, conf, TESTED if options.compacted else None) as spark:
                 for command, run in _commands(folder, lake).items():
+                    if command == COMPACTED and not options.compacted:
+                        continue
                     if not options.only or command in options.only:
                         rows[command] = measure_command(cluster, spark, run)
                         print(tables, workers, command, rows[command], file=sys.stderr, flush=True)
-            for row in rows.values():
-                row.update(asked_of_spark(folder / "events", *row.pop("when")).figures())
+            for command, row in rows.items():
+                asked = asked_of_spark(folder / "events", *row.pop("when"))
+                if command == COMPACTED:
+                    asked.work = asked.tasks
+                row.update(asked.figures())
             if options.events is not None:
                 shutil.copytree(folder / "events", options.events, dirs_exist_ok=True)
     return {f"{tables:,}, {workers}: {command}": row for command, row in rows.items()}
 
 
-def main(arguments: list[str]) -> None:
-    """Run the commands and print the figures."""
+def read_options(arguments: list[str]) -> argparse.Namespace:
+    """Return what the arguments say."""
     parser = argparse.ArgumentParser(prog="benchmarks tasks", description=__doc__)
     parser.add_argument("--tables", type=int, nargs="+", default=[20, 200_000])
     parser.add_argument("--workers", type=int, nargs="+", default=[2], help="executors of one core each")
     parser.add_argument("--iceberg", type=int, default=1_000, help="so many tables at the most are Iceberg's")
+    parser.add_argument("--order", type=int, help="of the lakehouse")
+    parser.add_argument("--compacted", type=int, default=0, help="so many tables of small files are compacted")
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--conf", nargs="+", default=[])
+    parser.add_argument("--folder", type=Path, help="an empty directory for all of it, which stays")
     parser.add_argument("--events", type=Path, help="a directory for Spark's event logs")
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> None:
+    """Run the commands and print the figures."""
+    options = read_options(arguments)
     figures: dict[str, Row] = {}
     for tables, workers in product(options.tables, options.workers):
         figures |= measured(tables, workers, options)
         print(report.table(figures), flush=True)
-    report.save("tasks", {"load": os.getloadavg(), "options": {**vars(options), "events": None}, "figures": figures})
+    said = {name: value for name, value in vars(options).items() if not isinstance(value, Path)}
+    report.save("tasks", {"load": os.getloadavg(), "options": said, "figures": figures})

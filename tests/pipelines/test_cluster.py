@@ -6,18 +6,12 @@ What is asserted are counts: who ran how many tasks, how heavy the pieces were, 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.programs import run_program
+
 OBJECTS = 5_000
 """So many that a load, whose shares hold a thousand keys at least, has more of them than there are workers."""
 WORKERS = 3
@@ -46,23 +40,14 @@ _PROGRAM = """
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Run the jobs in a process of its own: a process has one session. The program fails if a job did not do its work.
+    """Run the jobs. The program fails if a job did not do its work.
 
     The compaction must be proved and committed once, the verification find nothing, though an executor was killed.
     """
     folder = tmp_path_factory.mktemp("cluster")
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(_PROGRAM), str(OBJECTS), str(WORKERS), str(folder)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as program:  # fmt: skip
-        try:
-            out, err = program.communicate(timeout=850)
-        finally:  # with its servers, also where it takes too long
-            with suppress(ProcessLookupError):
-                os.killpg(program.pid, signal.SIGKILL)
-    assert program.returncode == 0, err[-4000:]
-    result: dict[str, Any] = json.loads(out.splitlines()[-1])
+    ended = run_program(_PROGRAM, str(OBJECTS), str(WORKERS), str(folder), seconds=850)
+    assert 0 == ended.returncode, ended.stderr[-4000:]
+    result: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return result
 
 

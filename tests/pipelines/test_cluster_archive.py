@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tarfile
-import textwrap
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from packaging.requirements import Requirement
 
 from tests.support.lakes import content, filled, reopened
 from tests.support.old_spark import old_spark_in
+from tests.support.programs import run_program
 from tests.support.slow_s3 import run_slow_s3
 from trinitylake_core import Lakehouse
 
@@ -123,10 +123,7 @@ def _compacted_and_verified(tmp_path: Path, *first: Path) -> str:
 
 
 def _run(arguments: list[str], *first: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_PROGRAM), *arguments],
-        capture_output=True, text=True, timeout=400, check=False, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*first, ROOT]))},
-    )  # fmt: skip
+    where = os.pathsep.join(map(str, [*first, ROOT]))
+    done = run_program(_PROGRAM, *arguments, seconds=400, PYTHONPATH=where)
     assert 0 == done.returncode, done.stderr[-4000:]
     return done.stdout.strip()

@@ -2,76 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pipelines import clean, export, tables_clean, tables_health, verify
+from pipelines import tables_health
 from tests.support.lakes import filled, new_lake
-from tests.support.many_tables import many_tables
-from tests.support.zero_age import expire_all_but_the_newest
-from trinitylake_core import Lakehouse
-from trinitylake_core.storage import open_storage
+from tests.support.programs import run_program
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_NO_AGE: Final[dict[str, Any]] = {"older_than_seconds": 0.0, "allow_recent": True}
-Command = Callable[[Lakehouse, Path, Any], object]
+MOST: Final = {
+    "diff": 2, "compact": 2, "verify": 8, "stats": 15, "tables health": 1, "export": 12, "backup": 11, "load": 12,
+    "rollback": 2, "expire (plan)": 10, "expire": 0, "clean": 13, "tables clean": 37, "tables compact": 10,
+}  # fmt: skip
+"""The jobs of each command that has an engine."""
+_PROGRAM: Final = """
+    import json, sys
+    from benchmarks import tasks
 
-
-def _export(lake: Lakehouse, folder: Path, spark: Any) -> object:
-    return export.run(lake, open_storage((folder / "copy").as_uri()), export.Config(engine="spark"), spark)
-
-
-def _clean(lake: Lakehouse, folder: Path, spark: Any) -> object:
-    del folder
-    expire_all_but_the_newest(lake)
-    report = clean.run(lake.refresh(), clean.Config(engine="spark", **_NO_AGE), spark)
-    assert report.deleted
-    return report
-
-
-def _clean_tables(lake: Lakehouse, folder: Path, spark: Any) -> object:
-    lake = many_tables(folder / "tables", 20, 2, 2).lakehouse
-    expire_all_but_the_newest(lake)
-    report = tables_clean.run(lake.refresh(), tables_clean.Config(engine="spark", **_NO_AGE), spark)
-    assert report.deleted
-    return report
-
-
-def _verify(lake: Lakehouse, folder: Path, spark: Any) -> object:
-    del folder
-    return verify.run(lake, verify.Config(engine="spark", definitions=True), spark)
-
-
-def _health(lake: Lakehouse, folder: Path, spark: Any) -> object:
-    del folder
-    return tables_health.run(lake, tables_health.Config(engine="spark"), spark)
+    options = tasks.read_options(["--order", "8", "--compacted", "2"])
+    rows = tasks.measured(300, 2, options)
+    print(json.dumps({name.partition(": ")[2]: row for name, row in rows.items()}))
+"""
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    ("command", "most"),
-    [
-        pytest.param(_health, 1, id="health"),
-        pytest.param(_export, 10, id="export", marks=pytest.mark.slow),
-        pytest.param(_verify, 7, id="verify", marks=pytest.mark.slow),
-        pytest.param(_clean, 11, id="clean", marks=pytest.mark.slow),
-        pytest.param(_clean_tables, 34, id="tables-clean", marks=pytest.mark.slow),
-    ],
-)
-def test_a_command_takes_no_more_jobs_than_it_did(
-    tmp_path: Path, spark: SparkSession, command: Command, most: int
-) -> None:
+def test_health_takes_one_job(tmp_path: Path, spark: SparkSession) -> None:
     lake = filled(new_lake(tmp_path, order=16), tables=20)
     context = spark.sparkContext
     context.setJobGroup(str(tmp_path), "counted")
     try:
-        command(lake, tmp_path, spark)
+        tables_health.run(lake, tables_health.Config(engine="spark"), spark)
     finally:
         context.setLocalProperty("spark.jobGroup.id", "")
-    jobs = len(context.statusTracker().getJobIdsForGroup(str(tmp_path)))
-    assert 0 < jobs <= most
+    assert 1 == len(context.statusTracker().getJobIdsForGroup(str(tmp_path)))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_commands_take_no_more_jobs_than_they_did_and_work_at_once() -> None:
+    """By Spark's event log, on a standalone cluster of two executors."""
+    ended = run_program(_PROGRAM, seconds=850)
+    assert 0 == ended.returncode, ended.stderr[-4000:]
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    assert list(MOST) == list(found)
+    jobs = {name: row["jobs"] for name, row in found.items()}
+    assert jobs == {name: min(jobs[name], most) for name, most in MOST.items()}
+    at_once = {name: row["at once"] for name, row in found.items() if row["work"] > 5}
+    assert at_once == dict.fromkeys(at_once, 2)
