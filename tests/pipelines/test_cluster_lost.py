@@ -1,23 +1,18 @@
 """A machine of the cluster is lost in each stage of a command: it is done all the same, or says what to do.
 
-On this disk and on S3; its worker may be lost with it, or it goes on when others have done its tasks.
+On this disk and on S3; its worker may be lost with it, or it goes on when others have done its tasks. Or Spark itself
+starts and ends executors, as there is work (dynamic allocation).
 """
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.programs import run_program
+
 _PROGRAM = """
     import json, sys
     from contextlib import ExitStack
@@ -26,7 +21,7 @@ _PROGRAM = """
     from pipelines.job import dry_run
     from pipelines.session import lazy_session, session_parallelism
     from tests.support.lakes import FAST, filled
-    from tests.support.lost_machines import LIVE, SPECULATIVE, killing
+    from tests.support.lost_machines import DYNAMIC, LIVE, SPECULATIVE, killing
     from tests.support.many_tables import many_tables
     from tests.support.slow_s3 import run_slow_s3
     from tests.support.standalone import standalone
@@ -49,7 +44,7 @@ _PROGRAM = """
     iceberg = 3 if where == "s3" else 300
     tables = many_tables(folder / "iceberg", iceberg, 2, 2, order=8).lakehouse.refresh()
     content = [each.digest() for each in (lake, tables)]
-    copy = open_storage(roots[1], {} if where == "disk" else options)
+    copy = open_storage(roots[1], options if where == "s3" else {})
     no_age = {"older_than_seconds": 0, "allow_recent": True}
     later = clock.now_millis() + 10**10
     expired = expire.Config(keep_last=1, now_millis=later)
@@ -90,7 +85,8 @@ _PROGRAM = """
             lambda did: did and has_none_left(tables_clean, tables),
         ),
     }
-    conf, workers = ({**LIVE, **SPECULATIVE}, 3) if where == "s3" else (LIVE, 2)
+    more, workers = {"disk": ({}, 2), "s3": (SPECULATIVE, 3), "dynamic": (DYNAMIC, 3)}[where]
+    conf = {**LIVE, **more}
     with stack, standalone(workers, folder) as cluster, lazy_session(cluster.session(**conf)) as spark:
         session_parallelism(spark())
         for step in steps:
@@ -109,34 +105,27 @@ _PROGRAM = """
             print(json.dumps({step: found}), flush=True)
     events = [line for log in (folder / "events").iterdir() for line in log.read_text().splitlines()]
     begun = [line for line in events if "SparkListenerTaskStart" in line and '"Speculative":true' in line]
-    print(json.dumps({"second attempts": len(begun)}))
+    came, went = (sum(f"SparkListenerExecutor{how}" in line for line in events) for how in ("Added", "Removed"))
+    print(json.dumps({"second attempts": len(begun), "came": came, "went": went}))
 """
 STEPS = {
     "disk": [f"executor:{each}" for each in ("diff", "verify", "health", "export", "compact", "clean", "tables clean")],
     "s3": ["executor:clean", "straggler:compact", "worker:export"],
+    "dynamic": [f"executor:{each}" for each in ("verify", "export", "clean")],
 }
 """What is lost in which command, by the storage of the lakehouse."""
 
 
 @pytest.fixture(scope="module", params=list(STEPS))
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Run the commands in a process of its own: a process has one session."""
+    """Run the commands on a cluster of its own."""
     where = str(request.param)
     folder = tmp_path_factory.mktemp("lost")
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(_PROGRAM), str(folder), where, *STEPS[where]],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as program:  # fmt: skip
-        try:
-            out, err = program.communicate(timeout=1_150)
-        finally:  # with its servers, also where it takes too long
-            with suppress(ProcessLookupError):
-                os.killpg(program.pid, signal.SIGKILL)
+    ended = run_program(_PROGRAM, str(folder), where, *STEPS[where], seconds=1_150)
     results: dict[str, Any] = {"where": where}
-    for line in out.splitlines():
+    for line in ended.stdout.splitlines():
         results |= json.loads(line)
-    results["error"] = err[-4000:] if program.returncode else None
+    results["error"] = ended.stderr[-4000:] if ended.returncode else None
     return results
 
 
@@ -155,4 +144,6 @@ def test_commands_outlive_machines_in_each_stage(found: dict[str, Any]) -> None:
         assert job["lost"], step
         assert job["told"] is None or "run it again" in job["told"]
         assert (True, True) == (job["right"], job["same"]), step
-    assert found["second attempts"] or found["where"] == "disk"
+    assert found["second attempts"] or found["where"] != "s3"
+    killed = sum(found[step]["lost"] for step in steps)
+    assert killed < found["went"] <= found["came"] or found["where"] != "dynamic", "executors ended by themselves, too"

@@ -37,6 +37,14 @@ SPECULATIVE: Final = {
     "spark.speculation.task.duration.threshold": "2s",
 }
 """For a session with stragglers: any task that takes longer than one that is done gets a second attempt."""
+DYNAMIC: Final = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.maxExecutors": "3",
+    "spark.dynamicAllocation.executorIdleTimeout": "1s",
+    "spark.executor.cores": "1",
+}
+"""For a session whose executors come and go: one that has nothing to do for a second, and keeps nothing, ends."""
 _BEGIN: Final = '{"Event":"SparkListenerJobStart"'
 _ASK_SECONDS: Final = 0.004
 
@@ -58,6 +66,8 @@ class Killer(threading.Thread):
         self._log = Path(cluster.directory, "events", f"{context.applicationId}.inprogress")
         self._read = self._log.stat().st_size
         self._waiting = set[int]()
+        come_and_go = context.getConf().get("spark.dynamicAllocation.enabled")
+        self._least = 1 if come_and_go else len(cluster.pids)
         self._ended = threading.Event()
 
     def run(self) -> None:
@@ -90,7 +100,7 @@ class Killer(threading.Thread):
 
     def _kill_in(self, stage: int) -> None:
         executors = self._cluster.executors()
-        if len(executors) < len(self._cluster.pids):  # that of the last kill is not there again
+        if len(executors) < self._least:  # that of the last kill is not there again
             return
         if self._how == WORKER and self.stages:  # one for each job, so that somebody is left
             return
