@@ -21,6 +21,7 @@ _ON_REQUEST = {
     "recovery",
     "sizes",
     "soak",
+    "spark_night",
     "tasks",
 }
 """Take long, or a lot of disk: only when they are named."""
