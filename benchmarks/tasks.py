@@ -1,7 +1,7 @@
 """What each command asks of Spark: jobs, stages, tasks, how many at once in the stages that do the work, CPU, memory.
 
     python -m benchmarks tasks [--tables 20 200000] [--workers 1 2 4] [--only export clean] [--conf NAME=VALUE ...]
-        [--compacted 24]
+        [--compacted 24] [--shared 1000]
 
 A standalone cluster of this machine, of workers with one core each; all is read from Spark's own event log. *Work* are
 the stages in which Python works on files: ``at once`` says how many tasks of them ran at the same time at the most, and
@@ -11,8 +11,9 @@ imports. ``MB`` and ``MB Java`` are the most that the driver had during the comm
 ``MB live`` is what Java's heap still held after it.
 ``CPU most`` is that of the executor that took the most of ``CPU tasks``, and ``CPU path`` that and the driver's and
 Java's: what must follow one another, whatever the machine has. Iceberg tables are made up to ``--iceberg``; the others
-have no metadata. ``tables compact`` has a lakehouse of its own, of ``--compacted`` tables of twenty files of 1,000
-rows; Iceberg's own stages do that work, without Python, and all of its tasks are *work*.
+have no metadata. With ``--shared`` many tables have the same definition file, for sizes that a disk cannot hold; a copy
+or a cleaning of such a lakehouse says nothing. ``tables compact`` has a lakehouse of its own, of ``--compacted`` tables
+of twenty files of 1,000 rows; Iceberg's own stages do that work, without Python, and all of its tasks are *work*.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks import observed, report
+from benchmarks import lakes, observed, report
 from benchmarks.cluster import write_lines
 from pipelines import (
     backup,
@@ -227,14 +228,16 @@ def _small_files(folder: Path) -> str:
     return (folder / "small-files").as_uri()
 
 
-def _make_lake(folder: Path, tables: int, iceberg: int, order: int | None, compacted: int) -> str:
+def _make_lake(folder: Path, tables: int, iceberg: int, shared: int, order: int | None, compacted: int) -> str:
     """Make a lakehouse and a change of it; return its root. In a process of its own, it costs the driver no memory."""
     if compacted:
         from benchmarks.tablefiles import fill  # with DuckDB, which no driver has in its memory
 
         fill(_small_files(folder), compacted, 20, 1_000, values=False, target=None)
     lines = folder / _LINES
-    write_lines(tables, lines)
+    write_lines(shared or tables, lines)
+    if shared:
+        return _share_definitions(folder, tables, order)
     if tables <= iceberg:
         lake = many_tables(folder, tables, 2, 2, order).lakehouse.refresh()
     else:
@@ -242,6 +245,26 @@ def _make_lake(folder: Path, tables: int, iceberg: int, order: int | None, compa
         load.run(lake, str(lines), load.Config(engine="local"))
         lake = lake.refresh()
     _change(lake, 11)
+    return lake.root
+
+
+def _share_definitions(folder: Path, tables: int, order: int | None) -> str:
+    """Make a lakehouse whose tables share the definition files of few, and a change of every hundredth."""
+    few = Lakehouse.create((folder / "few").as_uri(), storage_options=_FAST)
+    load.run(few, str(folder / _LINES), load.Config(engine="local"))
+    entries = list(few.refresh().objects())
+    paths = [each.path for each in entries if each.kind == "table"]
+    of_namespace = next(each.path for each in entries if each.kind == "namespace")
+    lake = lakes.build(
+        (folder / "lake").as_uri(),
+        tables,
+        lambda name: of_namespace if isinstance(name, str) else paths[name % len(paths)],
+        order=order,
+    )
+    lake.storage.write_many((each.path, few.storage.read(each.path)) for each in entries)
+    with lake.refresh().transaction() as txn:
+        for number in range(0, tables, 100):
+            txn.alter_table(*lakes.table_name(number, tables), properties={"changed": "yes"})
     return lake.root
 
 
@@ -315,7 +338,7 @@ def measured(tables: int, workers: int, options: argparse.Namespace) -> dict[str
     with nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with ProcessPoolExecutor(1, get_context("spawn")) as processes:
-            sizes = tables, options.iceberg, options.order, options.compacted
+            sizes = tables, options.iceberg, options.shared, options.order, options.compacted
             root = processes.submit(_make_lake, folder, *sizes).result()
         lake = Lakehouse.open(root, storage_options=_FAST)
         with standalone(workers, folder) as cluster:
@@ -342,6 +365,7 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--tables", type=int, nargs="+", default=[20, 200_000])
     parser.add_argument("--workers", type=int, nargs="+", default=[2], help="executors of one core each")
     parser.add_argument("--iceberg", type=int, default=1_000, help="so many tables at the most are Iceberg's")
+    parser.add_argument("--shared", type=int, default=0, help="the tables share so many definition files")
     parser.add_argument("--order", type=int, help="of the lakehouse")
     parser.add_argument("--compacted", type=int, default=0, help="so many tables of small files are compacted")
     parser.add_argument("--only", nargs="+", default=[])
