@@ -128,8 +128,8 @@ _EXTERNAL: Final = "it is EXTERNAL, and those are never cleaned"
 _FORBIDDEN: Final = "its owner forbids it (gc.enabled=false)"
 _IN_NAMESPACE: Final = "its metadata lie where namespaces have the directories of their tables, not in one of its own"
 _CUT: Final = (
-    "its definition names no metadata, and has no checksum or no type: it is damaged, and `mend --from` may put it "
-    "back, or is one of 0.1.0, and gets a checksum when the table is changed"
+    "its definition names no metadata, and has no checksum, no type or no SQL: it is damaged, and `mend --from` may "
+    "put it back, or is one of 0.1.0, and gets a checksum when the table or view is changed"
 )
 BY_WISH: Final = frozenset({_EXTERNAL, _FORBIDDEN})
 """Doubts that the owner of a table wants."""
@@ -357,6 +357,7 @@ def _definitions(
     """Yield what definitions of tables and views name. One ``get`` each; objects of other kinds are not read."""
     wanted = (row for row in rows if kind_of(row["path"])[0] in _DEFINE_TABLES and in_sample(row["path"], share))
     names = _Names(storage.root)
+    is_swept = not (lenient or managed)
     for row, data in _contents(wanted, lambda row: storage.read_or_missing(row["path"]), storage):
         path = row["path"]
         try:
@@ -367,15 +368,25 @@ def _definitions(
             continue
         for definition in definitions:
             if isinstance(definition, ViewDef):
-                yield from _view(definition, path, names)
-            elif not managed or definition.table_type != EXTERNAL:
-                is_swept = not (lenient or managed)
+                found = list(_view(definition, path, names))
+                may_be_damaged = _may_be_damaged_view(definition, path, data)
+            elif managed and definition.table_type == EXTERNAL:
+                continue
+            else:
                 found = list(_table(definition, path, names, any_format=is_swept, grounds=lenient))
                 # What has lost its end parses, and so does a definition of another kind, which has no type.
-                may_be_cut = definition.table_type == MANAGED and not has_checksum(data)
-                if is_swept and not found and (may_be_cut or not definition.table_type):
-                    found = [(DOUBT, "", path, _label_of(path), _CUT, None)]
-                yield from found
+                is_cut = definition.table_type == MANAGED and not has_checksum(data)
+                may_be_damaged = is_cut or not definition.table_type
+            if is_swept and not found and may_be_damaged:
+                found = [(DOUBT, "", path, _label_of(path), _CUT, None)]
+            yield from found
+
+
+def _may_be_damaged_view(view: ViewDef, path: str, data: bytes) -> bool:
+    """Whether a view without metadata may have had some: only those of Iceberg have a schema, and no other relation."""
+    if kind_of(path)[0] != VIEW or view.HasField("substrait_read_rel"):
+        return False
+    return not view.sql_representations or (view.HasField("schema") and not has_checksum(data))
 
 
 def _read_definition(data: bytes | FileMissing, path: str, copy: Storage | None) -> list[TableDef | ViewDef]:

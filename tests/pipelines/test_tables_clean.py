@@ -21,7 +21,7 @@ from pipelines.job import dry_run
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, rows, with_table
 from tests.support.zero_age import expire_all_but_the_newest
 from trinitylake_core import Lakehouse
-from trinitylake_core.definitions import TableDef, decode_table
+from trinitylake_core.definitions import TableDef, decode_table, decode_view
 from trinitylake_core.errors import InvalidInput, PlanOutdated
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.rights.locations import Locations
@@ -377,6 +377,14 @@ def test_the_metadata_files_of_views_stay_as_long_as_a_version_needs_them(catalo
     assert 1 == clean(catalog).deleted
     (left,) = files(catalog)
     assert left in catalog.load_view("sales.kept").metadata_location
+    lake = catalog.lakehouse.refresh()
+    other, path = (next(each.path for each in lake.objects(kind=kind)) for kind in ("namespace", "view"))
+    view = decode_view(lake.storage.read(path), path)
+    view.ClearField("properties")
+    for content in (view.SerializeToString(), lake.storage.read(other)):
+        lake.storage.replace(path, content)  # it lost its end, or is of another kind
+        (doubt,) = clean(catalog).doubts
+        assert (True, {left}) == (doubt.stops_all, files(catalog))
 
 
 def test_only_the_tables_of_a_pattern_are_cleaned(catalog: TrinityLakeCatalog) -> None:

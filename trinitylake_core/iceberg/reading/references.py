@@ -31,6 +31,7 @@ __all__ = [
     "described_files_in",
     "files_in",
     "forbids_deletes",
+    "has_files",
     "listed_in",
     "manifests_in",
     "references",
@@ -156,8 +157,7 @@ def _of_snapshots(found: Mapping[str, Any]) -> tuple[dict[str, bool], set[str]]:
             raise Malformed(f"its {where}.snapshot-id is no number")
         numbers.add(number)
         if "manifest-list" in each:
-            total = _object(each.get("summary"), "summary").get("total-data-files", 0)
-            lists[_uri_at(each["manifest-list"], f"{where}.manifest-list", file_uri)] = str(total) != "0"
+            lists[_uri_at(each["manifest-list"], f"{where}.manifest-list", file_uri)] = has_files(each)
             continue
         named = each.get("manifests")
         if not isinstance(named, list):
@@ -167,6 +167,12 @@ def _of_snapshots(found: Mapping[str, Any]) -> tuple[dict[str, bool], set[str]]:
     for ref in _object(found.get("refs"), "refs").values():
         _refuse_unknown(_object(ref, "refs").get("snapshot-id"), "refs", numbers)
     return lists, manifests
+
+
+def has_files(snapshot: Mapping[str, Any]) -> bool:
+    """Whether a snapshot has data files, as its summary says. Raises ``Malformed``."""
+    total = _object(snapshot.get("summary"), "summary").get("total-data-files", 0)
+    return str(total) != "0"
 
 
 def _refuse_unknown(number: Any, member: str, known: set[int | None]) -> None:
