@@ -238,7 +238,7 @@ def test_a_table_that_has_begun_has_a_time_too(tmp_path: Path, monkeypatch: pyte
     read = data_files.DataFileReader.content
 
     def read_for_hours(reader: data_files.DataFileReader, file: Any) -> bytes:
-        engine._time._ends = 0.0
+        engine.time._ends = 0.0
         return read(reader, file)
 
     monkeypatch.setattr(data_files.DataFileReader, "content", read_for_hours)

@@ -52,16 +52,14 @@ def _rows(lake: Lakehouse) -> dict[str, list[int]]:
 
 def _files(lake: Lakehouse) -> dict[str, set[str]]:
     catalog = TrinityLakeCatalog.over(lake.refresh())
-    found = {}
-    for name in _TABLES:
-        table = catalog.load_table(f"a.{name}")
-        found[name] = {each.file.file_path for each in table.scan().plan_files()}
-    return found
+    tables = {name: catalog.load_table(f"a.{name}").scan().plan_files() for name in _TABLES}
+    return {name: {each.file.file_path for each in files} for name, files in tables.items()}
 
 
-def _compact(root: str, at: NamedEndpoint | None, ready: Callable[[], None]) -> dict[str, str]:
+def _compact(root: str, at: NamedEndpoint | None = None, told: Connection | None = None) -> dict[str, str]:
     spark = get_session(SessionConfig(master="local[2]", iceberg="1.12.0", conf={"spark.ui.enabled": "false"}))
-    ready()
+    if told is not None:
+        told.send("begins")
     config = tables_compact.Config(
         engine="spark", rules=GroupRules(min_files=2), settings=Settings(prove="hash", endpoint=at)
     )
@@ -70,11 +68,7 @@ def _compact(root: str, at: NamedEndpoint | None, ready: Callable[[], None]) -> 
 
 def _drive(root: str, at: NamedEndpoint | None, told: Connection) -> None:
     """Compact until killed; tell when it begins, and what was left if it comes to an end."""
-    told.send(_compact(root, at, lambda: told.send("begins")))
-
-
-def _next_run(root: str) -> dict[str, str]:
-    return _compact(root, None, lambda: None)
+    told.send(_compact(root, at, told))
 
 
 def _serve(root: str, port: int) -> None:
@@ -138,7 +132,7 @@ def test_what_is_killed_leaves_nothing_that_the_next_run_cannot_do(lake: Lakehou
     print(killed, "versions", lake.refresh().version - version, "left", left)
     assert rows == _rows(lake)
     with pool(1) as process:
-        assert {} == process.submit(_next_run, lake.root).result(_SECONDS)
+        assert {} == process.submit(_compact, lake.root).result(_SECONDS)
     assert rows == _rows(lake)
     merged = _files(lake)
     assert {1} == {len(each) for each in merged.values()}

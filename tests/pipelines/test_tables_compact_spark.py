@@ -234,11 +234,28 @@ def test_where_spark_ends_the_other_tables_get_a_new_one(lake: Lakehouse) -> Non
     assert {"a.t0": model.ENDED, "a.t1": model.DONE, "a.t2": model.DONE} == found
 
 
+def _around_next_call(before: Callable[[], object], after: Callable[[], object] = lambda: None) -> None:
+    """Have something happen before, and after, the next procedure."""
+    call = engine._TableRewrite._call
+
+    def disturbed(self: Any, *given: str) -> list[tuple[Any, ...]]:
+        engine._TableRewrite._call = call  # type: ignore[method-assign]
+        before()
+        told = call(self, *given)
+        after()
+        return told
+
+    engine._TableRewrite._call = disturbed  # type: ignore[method-assign, assignment]
+
+
 def _fail_to_rewrite(root: str) -> list[Outcome]:
-    """Compact tables: no file of the first can be read, a partition of the second cannot, the third is frozen first."""
+    """Compact tables: no file of the first can be read, a partition of the second cannot, the third is frozen first.
+
+    A cleaning removes a manifest of the fourth.
+    """
     with _started(root) as spark:
         planned = []
-        for name, partitions in (("t0", 1), ("t1", 2), ("t2", 1)):
+        for name, partitions in (("t0", 1), ("t1", 2), ("t2", 1), ("t3", 1)):
             spark.run(f"CREATE TABLE l.a.{name} (x INT, p INT) PARTITIONED BY (p)")
             for number in range(3):
                 spark.run(f"INSERT INTO l.a.{name} SELECT {number}, id FROM range({partitions})")
@@ -248,26 +265,20 @@ def _fail_to_rewrite(root: str) -> list[Outcome]:
             data = file.read_bytes()
             file.write_bytes(data[:4] + bytes(len(data) - 12) + data[-8:])
         found = spark.compact(*planned[:2])
-        call = engine._TableRewrite._call
-
-        def call_while_frozen(self: Any, *given: str) -> list[tuple[Any, ...]]:
-            spark.lake.refresh().freeze(reason="a test")
-            told = call(self, *given)
-            spark.lake.refresh().thaw()
-            engine._TableRewrite._call = call  # type: ignore[method-assign]
-            return told
-
-        engine._TableRewrite._call = call_while_frozen  # type: ignore[method-assign, assignment]
-        return [*found, *spark.compact(planned[2])]
+        _around_next_call(lambda: spark.lake.refresh().freeze(reason="a test"), lambda: spark.lake.refresh().thaw())
+        found += spark.compact(planned[2])
+        [manifest, *_] = spark.run("SELECT path FROM l.a.t3.manifests")
+        _around_next_call(Path(manifest[0].removeprefix("file:")).unlink)
+        return [*found, *spark.compact(replace(planned[3], groups=()))]
 
 
 def test_what_spark_did_not_rewrite_is_not_done_although_manifests_were_merged(lake: Lakehouse) -> None:
     """Iceberg tells of files that it could not read by a number alone, and of commits that it lost not at all."""
     found = _with_spark(lake, _fail_to_rewrite)
-    assert [model.UNREADABLE, model.UNREADABLE, model.LOST] == [each.outcome for each in found], found
-    assert [(0, 0), (1, 3), (0, 0)] == [(each.partitions, each.files) for each in found], found
-    assert [(1, 0), (2, 0), (1, 1)] == [(each.commits, each.conflicts) for each in found], found
-    assert ["files (3)" in each.reason for each in found] == [True, True, False], found
+    assert [model.UNREADABLE, model.UNREADABLE, model.LOST, model.LOST] == [each.outcome for each in found], found
+    assert [(0, 0), (1, 3), (0, 0), (0, 0)] == [(each.partitions, each.files) for each in found], found
+    assert [(1, 0), (2, 0), (1, 1), (0, 1)] == [(each.commits, each.conflicts) for each in found], found
+    assert ["files (3)" in each.reason for each in found] == [True, True, False, False], found
 
 
 def _run_out_of_time(root: str) -> Outcome:
@@ -376,8 +387,7 @@ def _rewrite_badly(root: str) -> None:
         # one partition of a plan, and no other
         spark.run("INSERT INTO l.a.t VALUES (5, 0), (5, 1)")
         planned = spark.plan("t")
-        chosen = PlannedTable(**{**_fields(planned), "groups": planned.groups[:1]})
-        [done] = spark.compact(chosen)
+        [done] = spark.compact(replace(planned, groups=planned.groups[:1]))
         assert (model.DONE, 1) == (done.outcome, done.after)
         assert 1 == len(spark.plan("t").groups), "the other partition is as it was"
 
@@ -392,10 +402,6 @@ def _rewrite_badly(root: str) -> None:
         assert model.FROZEN == frozen.outcome, frozen
 
 
-def _fields(table: PlannedTable) -> dict[str, Any]:
-    return {name: getattr(table, name) for name in PlannedTable.__dataclass_fields__}
-
-
 def test_what_is_not_proved_is_taken_back_unless_somebody_wrote_since(lake: Lakehouse) -> None:
     _with_spark(lake, _rewrite_badly)
 
@@ -405,16 +411,9 @@ def _rewrite_beside_an_expiry(root: str) -> None:
         spark.run("CREATE TABLE l.a.t (x INT)")
         for number in range(3):
             spark.run(f"INSERT INTO l.a.t VALUES ({number})")
-        call = engine._TableRewrite._call
-
-        def call_and_expire(self: Any, *given: str) -> list[tuple[Any, ...]]:
-            told = call(self, *given)
-            tables_expire.run(spark.lake.refresh(), tables_expire.Config(older_than_seconds=0, keep_last=1))
-            return told
-
-        engine._TableRewrite._call = call_and_expire  # type: ignore[method-assign, assignment]
+        once = tables_expire.Config(older_than_seconds=0, keep_last=1)
+        _around_next_call(lambda: None, lambda: tables_expire.run(spark.lake.refresh(), once))
         [unproved] = spark.compact(spark.plan("t"), prove=model.HASH)
-        engine._TableRewrite._call = call  # type: ignore[method-assign]
         assert model.UNPROVEN == unproved.outcome, unproved
         [kept] = spark.lake.refresh().snapshots()
         assert f"snapshot {kept.name} of the lakehouse keeps its old files" in unproved.reason

@@ -99,7 +99,7 @@ class Engines:
         for engine in self._engines:
             own = [each for each in tables if self.of(each) is engine] + handed
             handed = []
-            for outcome in engine.rewrite(own) if own else ():
+            for outcome in engine.rewrite(own):
                 left = engine.left.pop(outcome.table, None)
                 reasons: list[str | None] = []
                 if left is not None and outcome.outcome == UNSUPPORTED:

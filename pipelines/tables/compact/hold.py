@@ -54,7 +54,7 @@ def held_since(storage: Storage, live: Iterable[str]) -> int | None:
 
     Raises ``CorruptDefinition``, ``StorageError``.
     """
-    oldest: int | None = None
+    found: list[int] = []
     for path in live:
         try:
             definition = decode_transaction(storage.read(path), path)
@@ -62,8 +62,6 @@ def held_since(storage: Storage, live: Iterable[str]) -> int | None:
             saved_at = storage.info(path).modified_millis
         except (FileMissing, CorruptNode):  # it has ended since
             continue
-        if state.get("reason") != REASON:
-            continue
-        since = min(definition.began_at_millis, saved_at) - CLOCK_SLACK_MILLIS
-        oldest = since if oldest is None else min(oldest, since)
-    return oldest
+        if state.get("reason") == REASON:
+            found.append(min(definition.began_at_millis, saved_at) - CLOCK_SLACK_MILLIS)
+    return min(found, default=None)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -19,7 +17,7 @@ import pyarrow as pa
 from pipelines.job import Cancel
 from pipelines.reach.table_files import why_unreadable
 from pipelines.tables.compact import model
-from pipelines.tables.compact.model import Outcome, PlannedGroup, PlannedTable, Settings
+from pipelines.tables.compact.model import Outcome, PlannedGroup, PlannedTable, Settings, TableEngine
 from pipelines.tables.compact.proof import (
     ClaimedColumns,
     ProofFailed,
@@ -84,10 +82,7 @@ class _Begun:
 
     def old_files(self) -> tuple[DataFile, ...]:
         """Return the files that go."""
-        files: list[DataFile] = []
-        for group in self.groups:
-            files += map(self.files.__getitem__, group.paths)
-        return tuple(files)
+        return tuple(self.files[path] for group in self.groups for path in group.paths)
 
 
 @dataclass
@@ -103,31 +98,22 @@ class _Batch:
         return len(self.tables) >= TOGETHER or size >= _BATCH_BYTES or waited >= _WAIT_SECONDS
 
 
-class LocalRewriter:
-    """Rewrites in this process.
-
-    Attributes:
-        left: tables of which groups need Spark, as their files show, by name: each with those groups.
-    """
+class LocalRewriter(TableEngine):
+    """Rewrites in this process."""
 
     name = "local"
 
     def __init__(self, lake: Lakehouse, settings: Settings, cancel: Cancel) -> None:
         from trinitylake_core.iceberg import TrinityLakeCatalog
 
-        self.versions = 0
-        self.left: dict[str, PlannedTable] = {}
-        self._lake = lake
-        self._settings = settings
-        self._time = model.RunTime(settings.seconds)
-        self._cancel = cancel
+        super().__init__(lake, settings, cancel)
         self._catalog: TrinityLakeCatalog = TrinityLakeCatalog.over(lake, reason=settings.reason or "")
 
     def why_not(self, table: PlannedTable) -> str | None:
         """Return why this engine cannot rewrite a table as planned."""
         if table.format_version > _NEWEST_FORMAT:
             return f"it is of format version {table.format_version}, which needs engine 'spark'"
-        if self._settings.strategy != model.BINPACK:
+        if self.settings.strategy != model.BINPACK:
             return "sorting needs engine 'spark'"
         if table.manifests:
             return "merging manifests needs engine 'spark'"
@@ -142,7 +128,7 @@ class LocalRewriter:
     def rewrite(self, tables: Sequence[PlannedTable]) -> Iterator[Outcome]:
         """Replace the files of tables: some at the same time, and many in one version."""
         batch = _Batch()
-        for found in self._each(tables):
+        for found in self.map_tables(self._rewrite_table, tables):
             if isinstance(found, Outcome):
                 yield found
                 continue
@@ -154,26 +140,13 @@ class LocalRewriter:
                 batch = _Batch()
         yield from self._commit(batch.tables)
 
-    def close(self) -> None:
-        """Nothing is held."""
-
     # -- writing -----------------------------------------------------------------------------------
 
-    def _each(self, tables: Sequence[PlannedTable]) -> Iterator[_Rewritten | Outcome]:
-        """Yield the tables as they are rewritten, not yet committed."""
-        with ThreadPoolExecutor(self._settings.at_once, thread_name_prefix="compact") as threads:
-            try:
-                yield from threads.map(partial(self._rewrite_table, len(tables)), tables)
-            except BaseException:
-                threads.shutdown(wait=True, cancel_futures=True)
-                raise
-
-    def _rewrite_table(self, tables: int, table: PlannedTable) -> _Rewritten | Outcome:
-        """Write the new files of one of so many tables, and prove them; what its own files cause is its outcome."""
+    def _rewrite_table(self, table: PlannedTable) -> _Rewritten | Outcome:
+        """Write the new files of a table, and prove them; what its own files cause is its outcome."""
         from trinitylake_core.iceberg.errors import REFUSED, NotThere
 
-        self._time.begin_table(tables)
-        self._cancel.check()
+        self.cancel.check()
         failed = Outcome(table.name, model.UNREADABLE, self.name)
         try:
             return self._rewrite(table)
@@ -232,7 +205,7 @@ class LocalRewriter:
             bytes=sum(each.size for each in rewrite.replaced),
             bytes_after=sum(each.size for each in rewrite.added),
             seconds=round(time.monotonic() - began, 3),
-            proved="" if self._settings.prove == model.UNPROVED else self._settings.prove,
+            proved="" if self.settings.prove == model.UNPROVED else self.settings.prove,
         )
         return _Rewritten(table, rewrite, outcome)
 
@@ -242,7 +215,7 @@ class LocalRewriter:
 
         reader = DataFileReader(metadata, located)
         for group in table.groups:
-            self._cancel.check()
+            self.cancel.check()
             old = [done.files[path] for path in group.paths]
             try:
                 new = self._rewrite_group(metadata, reader, group, old, table.target)
@@ -268,7 +241,7 @@ class LocalRewriter:
 
         writer = RowWriter(metadata)
         columns = [each.field_id for each in metadata.schema().fields]
-        proves_rows = self._settings.prove == model.HASH
+        proves_rows = self.settings.prove == model.HASH
         before = RowsHash()
         made: list[tuple[DataFile, bytes]] = []
 
@@ -281,7 +254,7 @@ class LocalRewriter:
             found = writer.write(part, old[0], parts.note_written)
             if found is not None:
                 made.append(found)
-        if self._settings.prove != model.UNPROVED:
+        if self.settings.prove != model.UNPROVED:
             new = [file for file, _ in made]
             refuse_other_counts(column_figures(metadata, old), column_figures(metadata, new))
         if proves_rows:
@@ -336,7 +309,7 @@ class LocalRewriter:
 
     def _refuse_late(self, why: str = "the time was used up, and nothing of it was committed") -> None:
         """Raise :class:`_Stopped` once the time of the run, or of the table, is used up."""
-        if self._time.is_over():
+        if self.time.is_over():
             raise _Stopped(model.TIMEOUT, why)
 
     def _store(self, made: Sequence[tuple[DataFile, bytes]], located: Located) -> None:
@@ -360,7 +333,7 @@ class LocalRewriter:
         waiting = [list(batch)] if batch else []
         while waiting:
             some = waiting.pop()
-            self._cancel.check()
+            self.cancel.check()
             try:
                 self._catalog.replace_files({each.table.identifier: each.rewrite for each in some})
             except RewriteLost as error:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final, TypeVar
 
+from pipelines.job import Cancel
 from pipelines.tables.compact.decision import GroupDecision, GroupRules
+from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
+
+T = TypeVar("T")
 
 BINPACK: Final = "binpack"
 SORT: Final = "sort"
@@ -270,21 +275,44 @@ class RunTime:
         return monotonic() > min(ends, self._ends)
 
 
-class TableEngine(Protocol):
+class TableEngine:
     """Rewrites files of tables.
 
     Attributes:
         name: ``local`` or ``spark``, for the report.
         versions: how many versions it has committed.
         left: tables of which it could not rewrite all groups, as their files showed, by name: each with those groups.
+        settings: how files are rewritten, and the ``time`` that there is for it.
+        cancel: what stops it.
     """
 
     name: str
-    versions: int
-    left: dict[str, PlannedTable]
+
+    def __init__(self, lake: Lakehouse, settings: Settings, cancel: Cancel) -> None:
+        self.versions = 0
+        self.left: dict[str, PlannedTable] = {}
+        self.settings = settings
+        self.cancel = cancel
+        self.time = RunTime(settings.seconds)
+        self._lake = lake
+
+    def map_tables(self, act: Callable[[PlannedTable], T], tables: Sequence[PlannedTable]) -> Iterator[T]:
+        """Yield what is made of each table, some at the same time."""
+
+        def begin(table: PlannedTable) -> T:
+            self.time.begin_table(len(tables))
+            return act(table)
+
+        with ThreadPoolExecutor(self.settings.at_once, thread_name_prefix="compact") as threads:
+            try:
+                yield from threads.map(begin, tables)
+            except BaseException:
+                threads.shutdown(wait=True, cancel_futures=True)
+                raise
 
     def why_not(self, table: PlannedTable) -> str | None:
         """Return why this engine cannot rewrite a table as planned, and what to do; ``None`` if it can. No request."""
+        raise NotImplementedError
 
     def rewrite(self, tables: Sequence[PlannedTable]) -> Iterator[Outcome]:
         """Replace the files of tables, prove it, and commit; yield an outcome for each table, in any order.
@@ -293,8 +321,9 @@ class TableEngine(Protocol):
 
         Raises:
             StorageError: the storage fails for all.
-            Whatever ``cancel.check`` raises, which was given to the engine: nothing more is committed.
+            Whatever ``cancel.check`` raises: nothing more is committed.
         """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Give back what the engine holds."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +20,7 @@ from pipelines.job import Cancel, Session, start_spark
 from pipelines.reach.table_files import why_unreadable
 from pipelines.session import abandon_session, missing_iceberg, on_one_machine
 from pipelines.tables.compact import model
-from pipelines.tables.compact.model import Outcome, PlannedTable, Settings
+from pipelines.tables.compact.model import Outcome, PlannedTable, Settings, TableEngine
 from pipelines.tables.compact.predicate import MOST_PARTITIONS, NoPredicate, column_names, partitions_predicate
 from pipelines.tables.compact.statements import (
     DELEGATION,
@@ -55,8 +54,9 @@ KEPT_PREFIX: Final = "before-compaction-"
 """Snapshots of the lakehouse that keep what an unproved rewrite replaced begin so; the version follows."""
 _RACES: Final = (
     "CommitFailedException", "ValidationException", "Cannot commit", "Missing required files", "NoSuchTableException",
-    "TABLE_OR_VIEW_NOT_FOUND",
+    "TABLE_OR_VIEW_NOT_FOUND", "NotFoundException",
 )  # fmt: skip
+"""The last one is about a file: a cleaning has removed it."""
 _MEMORY: Final = ("OutOfMemoryError", "No space left on device")
 _S3_FILES: Final = "org.apache.iceberg.aws.s3.S3FileIO"
 """Opens files of S3 alone. By itself Iceberg takes what fits the scheme of each URI, and opens files of this disk."""
@@ -70,7 +70,7 @@ class StartIsGone(Exception):
     """The table no longer has the snapshot that a rewrite began at."""
 
 
-class SparkRewriter:
+class SparkRewriter(TableEngine):
     """Has Iceberg's procedures rewrite tables. Spark is started when the first table needs it."""
 
     name = "spark"
@@ -82,16 +82,8 @@ class SparkRewriter:
         spark: Session,
         cancel: Cancel,
     ) -> None:
-        self.versions = 0
-        self.left: dict[str, PlannedTable] = {}
-        self._lake = lake
-        self._settings = settings
+        super().__init__(lake, settings, cancel)
         self._session = spark
-        self._cancel = cancel
-        self._endpoint = settings.endpoint
-        self._lacks: str | None = None
-        self._has_looked = False
-        self._time = model.RunTime(settings.seconds)
         self._held = ExitStack()
         self._lock = Lock()
         self._catalog: SparkCatalog | None = None
@@ -100,10 +92,11 @@ class SparkRewriter:
         """Return why this engine cannot rewrite a table: for want of Spark, its packages, or a type for a column."""
         if table.foreign_to_spark:  # whatever this Spark lacks: no other one could, either
             return f"Spark cannot read the table: it has a column of type {table.foreign_to_spark}"
-        if not self._has_looked:
-            self._lacks = self.what_is_missing()
-            self._has_looked = True
         return self._lacks
+
+    @cached_property
+    def _lacks(self) -> str | None:
+        return self.what_is_missing()
 
     def what_is_missing(self) -> str | None:
         """Return why nothing can be rewritten by this engine. Starts nothing."""
@@ -117,20 +110,12 @@ class SparkRewriter:
 
     def rewrite(self, tables: Sequence[PlannedTable]) -> Iterator[Outcome]:
         """Have each table rewritten, some at the same time; yield what became of it."""
-        if not tables:
-            return
-        with ThreadPoolExecutor(self._settings.at_once, thread_name_prefix="compact-spark") as threads:
-            try:
-                for outcome in threads.map(partial(self._rewrite_table, len(tables)), tables):
-                    self.versions += outcome.commits
-                    yield outcome
-            except BaseException:
-                threads.shutdown(wait=True, cancel_futures=True)
-                raise
+        for outcome in self.map_tables(self._rewrite_table, tables):
+            self.versions += outcome.commits
+            yield outcome
 
-    def _rewrite_table(self, tables: int, table: PlannedTable) -> Outcome:
-        """Rewrite one of so many tables. Where Spark ended meanwhile, the next has a new one, if we may start it."""
-        self._time.begin_table(tables)
+    def _rewrite_table(self, table: PlannedTable) -> Outcome:
+        """Rewrite a table. Where Spark ended meanwhile, the next has a new one, if we may start it."""
         with self._lock:
             catalog = self._connect()
         outcome = _TableRewrite(self._lake, catalog, self, table).run()
@@ -141,20 +126,6 @@ class SparkRewriter:
                     abandon_session(catalog.session)
         return outcome
 
-    @property
-    def settings(self) -> Settings:
-        """How files are rewritten."""
-        return self._settings
-
-    @property
-    def cancel(self) -> Cancel:
-        """What stops it."""
-        return self._cancel
-
-    def is_late(self) -> bool:
-        """Whether the time of the run, or of the table of this thread, is used up."""
-        return self._time.is_over()
-
     def close(self) -> None:
         """Stop the endpoint, and take its token out of the session."""
         self._held.close()
@@ -164,12 +135,12 @@ class SparkRewriter:
         """Return the lakehouse as a catalog of Spark, started if need be. Raises ``InvalidInput``."""
         if self._catalog is None:
             spark = start_spark(self._session)
-            if ".connect." in type(spark).__module__ and self._endpoint is None:
+            if ".connect." in type(spark).__module__ and self.settings.endpoint is None:
                 raise InvalidInput(
                     "a Spark Connect server cannot reach an endpoint in this process: start `trinitylake serve` where "
                     "the server reaches it, and name it"
                 )
-            self._catalog = SparkCatalog(spark, self._serve(spark), self._cancel, self.is_late)
+            self._catalog = SparkCatalog(spark, self._serve(spark), self.cancel, self.time.is_over)
             self._held.callback(self._catalog.close)
         return self._catalog
 
@@ -181,14 +152,14 @@ class SparkRewriter:
         found: dict[str, str] = {}
         if self._lake.root.startswith("s3://"):
             found["io-impl"] = _S3_FILES
-        if self._endpoint is not None:
-            return found | self._endpoint.properties()
+        if self.settings.endpoint is not None:
+            return found | self.settings.endpoint.properties()
         from trinitylake_core.rest import endpoint
 
         signs = on_one_machine(spark)
         if signs:
             found[DELEGATION] = "remote-signing"
-        why = {"reason": self._settings.reason or ""}
+        why = {"reason": self.settings.reason or ""}
         served = self._held.enter_context(endpoint(self._lake, properties=why, signs=signs))
         return found | served.properties()
 
@@ -220,7 +191,7 @@ class _TableRewrite:
     def run(self) -> Outcome:
         """Rewrite the table; what its own files and writers cause is its outcome."""
         self._engine.cancel.check()
-        if self._engine.is_late():
+        if self._engine.time.is_over():
             why = "the time was used up before it; the next run goes on"
             return replace(self._failed, outcome=model.TIMEOUT, reason=why)
         began = time.monotonic()
