@@ -273,7 +273,7 @@ def test_rows_that_take_less_when_they_are_written_become_fewer_files(catalog: T
 
 
 def test_large_files_become_several_and_stay_where_no_engine_can_split_them(catalog: TrinityLakeCatalog) -> None:
-    """One of 256 MiB and more is Spark's, and so are all partitions of a table of format version 3."""
+    """One of 512 MiB and more is Spark's, and so are all partitions of a table of format version 3."""
     table = with_table(catalog, "sales.orders")
     table.append(rows(*range(10_000)))
     table.append(rows(10_000))
@@ -289,6 +289,27 @@ def test_large_files_become_several_and_stay_where_no_engine_can_split_them(cata
     assert ({}, 2, 4) == (report.failures, report.files_before, report.files_made)
     assert before == contents(catalog.load_table("sales.orders"))
     assert () == tables_compact.run(catalog.lakehouse).planned
+
+
+def test_of_large_partitions_one_is_merged_at_a_time(
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new files of each are in memory."""
+    for name in ("sales.one", "sales.two"):
+        with_table(catalog, name, 1).append(rows(2))
+    running: list[str] = []
+    rewrite = LocalRewriter._rewrite_group
+
+    def rewrite_alone(self: LocalRewriter, metadata: Any, *given: Any) -> Any:
+        running.append(metadata.location)
+        time.sleep(0.1)  # in which the other one would begin
+        assert [metadata.location] == running
+        running.clear()
+        return rewrite(self, metadata, *given)
+
+    monkeypatch.setattr(LocalRewriter, "_rewrite_group", rewrite_alone)
+    monkeypatch.setattr("pipelines.tables.compact.local._LARGE_GROUP", 0)
+    assert 2 == tables_compact.run(catalog.lakehouse, Config(rules=GroupRules(min_files=2))).files_made
 
 
 def test_columns_that_spark_has_no_type_for_are_named_where_only_spark_could_merge(catalog: TrinityLakeCatalog) -> None:

@@ -55,7 +55,7 @@ class Engines:
         reasons = [each.why_not(table) for each in self._engines]
         if None in reasons:
             return None
-        return "; ".join(each for each in reasons if each is not None)
+        return "; ".join(filter(None, reasons))
 
     def able_part(self, table: PlannedTable) -> tuple[PlannedTable | None, str | None]:
         """Return a table with the partitions that one engine can rewrite, and why others are left.
@@ -113,9 +113,8 @@ class Engines:
 
     def _why_not_after(self, engine: TableEngine, left: PlannedTable) -> list[str | None]:
         """Return why each engine after one cannot rewrite what that has left; ``None``: it can."""
-        at = self._engines.index(engine)
-        after = self._engines[at + 1 :]
-        return [each.why_not(left) for each in after]
+        after = self._engines.index(engine) + 1
+        return [each.why_not(left) for each in self._engines[after:]]
 
     def close(self) -> None:
         """Give back what the engines hold."""

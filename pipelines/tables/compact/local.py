@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -39,8 +41,10 @@ if TYPE_CHECKING:
     _Content = tuple[DataFile, bytes, Unpacked]
     """A file, what is in it, and what it takes to unpack that."""
 
-GROUP_BYTES: Final = 256 << 20
-"""Larger groups are Spark's: their files are in memory, old and new."""
+GROUP_BYTES: Final = 512 << 20
+"""Larger groups are Spark's: the new files of a group are in memory until they are proved."""
+_LARGE_GROUP: Final = GROUP_BYTES // 2
+"""Of groups that are larger only one is rewritten at a time."""
 TOGETHER: Final = 100
 """Tables of one version at the most: a conflict over one of them repeats the commit of the others."""
 _WAIT_SECONDS: Final = 30.0
@@ -107,6 +111,7 @@ class LocalRewriter(TableEngine):
         from trinitylake_core.iceberg import TrinityLakeCatalog
 
         super().__init__(lake, settings, cancel)
+        self._large_turn = Lock()
         self._catalog: TrinityLakeCatalog = TrinityLakeCatalog.over(lake, reason=settings.reason or "")
 
     def why_not(self, table: PlannedTable) -> str | None:
@@ -218,12 +223,13 @@ class LocalRewriter(TableEngine):
             self.cancel.check()
             old = [done.files[path] for path in group.paths]
             try:
-                new = self._rewrite_group(metadata, reader, group, old, table.target)
+                with self._large_turn if group.decision.bytes > _LARGE_GROUP else nullcontext():
+                    new = self._rewrite_group(metadata, reader, group, old, table.target)
+                    self._store(new, located)
             except NeedsSpark as error:
                 done.left.append(group)
                 done.why = done.why or f"{error}, which needs engine 'spark'"
             else:
-                self._store(new, located)
                 done.added += [file for file, _ in new]
                 done.groups.append(group)
 

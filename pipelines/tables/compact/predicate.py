@@ -97,10 +97,8 @@ def _apply_transform(transform: str, column: str, catalog: str) -> str:
 
 def _literal(value: Any, kind: Any) -> str:
     """Return a value of a partition as a literal of SQL, for a column of a type."""
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, int):
-        return str(value)
+        return str(value).lower()  # true and false, too
     if isinstance(value, str):
         return quote_text(value)
     if isinstance(value, Decimal):

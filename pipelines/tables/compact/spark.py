@@ -544,13 +544,12 @@ def _hashes_of_rows(reader: SnapshotReader, run: _Run) -> tuple[str, str]:
         if number not in old:
             continue
         old_name, old_kind = old[number]
-        if isinstance(kind, str):
-            is_wider = kind != old_kind
-            first += _hash_terms(f"CAST({old_name} AS {_SQL_TYPES.get(kind, kind)})" if is_wider else old_name, kind)
-            second += _hash_terms(name, kind)
-        elif kind == old_kind:
-            first += _hash_terms(old_name, kind)
-            second += _hash_terms(name, kind)
+        if kind != old_kind:
+            if not isinstance(kind, str):
+                continue
+            old_name = f"CAST({old_name} AS {_SQL_TYPES.get(kind, kind)})"
+        first += _hash_terms(old_name, kind)
+        second += _hash_terms(name, kind)
     if reader.document["format-version"] >= _WITH_LINEAGE and _has_lineage(reader, run.parent):
         first += _LINEAGE
         second += _LINEAGE
