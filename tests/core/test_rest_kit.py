@@ -13,6 +13,7 @@ import pytest
 from tests.support.lakes import FAST
 from tests.support.rest_kit import class_path
 from trinitylake_core import Lakehouse
+from trinitylake_core.iceberg import ALLOWED_LOCATIONS
 from trinitylake_core.rest import Warehouses, application
 from trinitylake_core.rest.serving import running
 
@@ -31,9 +32,9 @@ pytestmark = [
 
 
 def test_the_kit_passes_but_for_what_is_known(tmp_path: Path) -> None:
-    """`--tables` is /tmp, because some tests of the kit create tables in directories that they choose there."""
+    """`--allow-location`: some tests of the kit choose directories in /tmp, or add files that are nowhere."""
     lake = Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST)
-    warehouses = Warehouses({"lake": lambda: lake}, {"warehouse": "file:///tmp"})
+    warehouses = Warehouses({"lake": lambda: lake}, {ALLOWED_LOCATIONS: "file:///tmp,file:///path/to"})
     with running(application(warehouses)) as uri:
         text = _kit(tmp_path, uri)
     failed = {name.strip() for name in re.findall(r"─ (.*?) ✘", text)}

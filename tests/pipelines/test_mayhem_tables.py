@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from pipelines import compaction, expire, tables_clean, verify
-from pipelines.tables.compact.hold import REASON, hold_fence
 from tests.support import mixed_mayhem as mixed
 from tests.support.icebergs import SCHEMA
 from tests.support.mayhem import DAY, KILLS, Log, disturb
@@ -39,7 +38,6 @@ from tests.support.table_mayhem import (
 from tests.support.writers import forking, pool
 from trinitylake_core import Lakehouse
 from trinitylake_core.clock import now_millis
-from trinitylake_core.errors import TransactionNotFound
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage import open_storage
 
@@ -212,20 +210,6 @@ def _cleaned(lake: Lakehouse) -> None:
     time.sleep(TICK_SECONDS)
     report = tables_clean.run(lake, tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True))
     assert (0, (), 0) == (report.failed, report.doubts, report.foreign.files)
-
-
-def test_a_hold_that_has_ended_is_listed_and_ends_no_other_one(tmp_path: Path) -> None:
-    """A compaction that was killed may have ended its hold just before."""
-    lake = Lakehouse.create((tmp_path / "lake").as_uri(), storage_options={"durable": False})
-    held = lake.transaction(reason=REASON)
-    for _ in range(2):
-        with hold_fence(lake):
-            pass
-    held.save()
-    end_holds(lake)
-    assert 3 == sum("-txn-" in info.path for info in lake.storage.list())
-    with pytest.raises(TransactionNotFound):
-        lake.resume_transaction(held.id)
 
 
 def test_a_short_mayhem(tmp_path: Path) -> None:

@@ -297,19 +297,17 @@ def test_of_large_partitions_one_is_merged_at_a_time(
     """The new files of each are in memory."""
     for name in ("sales.one", "sales.two"):
         with_table(catalog, name, 1).append(rows(2))
-    running: list[str] = []
-    rewrite = LocalRewriter._rewrite_group
+    turns: list[bool] = []
 
-    def rewrite_alone(self: LocalRewriter, metadata: Any, *given: Any) -> Any:
-        running.append(metadata.location)
-        time.sleep(0.1)  # in which the other one would begin
-        assert [metadata.location] == running
-        running.clear()
-        return rewrite(self, metadata, *given)
+    class Noted(LocalRewriter):
+        def _rewrite_group(self, *given: Any) -> Any:
+            turns.append(self._large_turn.locked())
+            return super()._rewrite_group(*given)
 
-    monkeypatch.setattr(LocalRewriter, "_rewrite_group", rewrite_alone)
+    monkeypatch.setattr("pipelines.tables.compact.engines.LocalRewriter", Noted)
     monkeypatch.setattr("pipelines.tables.compact.local._LARGE_GROUP", 0)
     assert 2 == tables_compact.run(catalog.lakehouse, Config(rules=GroupRules(min_files=2))).files_made
+    assert [True, True] == turns
 
 
 def test_columns_that_spark_has_no_type_for_are_named_where_only_spark_could_merge(catalog: TrinityLakeCatalog) -> None:

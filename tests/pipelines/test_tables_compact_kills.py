@@ -44,10 +44,8 @@ def _fill(lake: Lakehouse) -> None:
 
 def _rows(lake: Lakehouse) -> dict[str, list[int]]:
     with endpoint(lake.refresh()) as at, connected(at) as connection:
-        found = {}
-        for name in _TABLES:
-            found[name] = [x for (x,) in connection.execute(f"SELECT id FROM l.a.{name} ORDER BY id").fetchall()]
-        return found
+        found = {name: connection.execute(f"SELECT id FROM l.a.{name} ORDER BY id").fetchall() for name in _TABLES}
+        return {name: [number for (number,) in rows] for name, rows in found.items()}
 
 
 def _files(lake: Lakehouse) -> dict[str, set[str]]:

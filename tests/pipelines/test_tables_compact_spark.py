@@ -249,10 +249,7 @@ def _around_next_call(before: Callable[[], object], after: Callable[[], object] 
 
 
 def _fail_to_rewrite(root: str) -> list[Outcome]:
-    """Compact tables: no file of the first can be read, a partition of the second cannot, the third is frozen first.
-
-    A cleaning removes a manifest of the fourth.
-    """
+    """Compact tables: with damaged files, with one damaged partition, while it is frozen, beside a cleaning."""
     with _started(root) as spark:
         planned = []
         for name, partitions in (("t0", 1), ("t1", 2), ("t2", 1), ("t3", 1)):

@@ -7,6 +7,7 @@ read: such a file names nothing here, and the product has its own tests for that
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
@@ -42,6 +43,8 @@ class DeletedLive(AssertionError):
 
 def find_needed(root: Path) -> set[str]:
     """Return the real paths of all files that tables of retained versions and snapshots refer to."""
+    _avro.cache_clear()  # versions share most of them
+    _real.cache_clear()
     locations = {path for node in _retained_roots(root) for path in _table_metadata(root, node)}
     needed = set[str]()
     for location in locations:
@@ -231,6 +234,7 @@ def _named_in(metadata: Any) -> Iterator[str]:
             yield from (_real(row["data_file"]["file_path"]) for row in rows if row["status"] != _DELETED)
 
 
+@functools.cache
 def _avro(uri: str) -> list[Any]:
     try:
         return list(fastavro.reader(io.BytesIO(_content(_real(uri)))))
@@ -238,6 +242,7 @@ def _avro(uri: str) -> list[Any]:
         return []
 
 
+@functools.cache
 def _real(uri: str) -> str:
     """Return the real path of a file that is named in whatever way: a link, ``//``, ``file://localhost/``, ``%41``."""
     path = re.sub(r"^file:(//(localhost)?(?=/))?", "", uri)
