@@ -69,7 +69,8 @@ class DefinitionProver:
             named.append((change.kind, name, change.new_path or ""))
         found = Found(SHOWN)
         meter = Meter(self._storage)
-        self.engine = choose_engine(self._wanted_engine, self._spark, len(named), self._spark_from_files)
+        self.definitions += len(named)  # the choice is made for the parts of a recovery together
+        self.engine = choose_engine(self._wanted_engine, self._spark, self.definitions, self._spark_from_files)
         with closing(self.engine) as engine:
             read_in_tasks = prove_definitions(
                 engine,
@@ -80,7 +81,6 @@ class DefinitionProver:
             )
         self.bytes += self.engine.not_counted(read_in_tasks)
         self.bytes += sum(spent.bytes_read for spent in meter.list_spent())
-        self.definitions += len(named)
         self.tables += found.counts[TABLES]
         self.tables_unknown += found.counts[TABLES_UNKNOWN]
         self._progress(DEFINITIONS, self.definitions, None)

@@ -123,7 +123,6 @@ def _compacted_and_verified(tmp_path: Path, *first: Path) -> str:
 
 
 def _run(arguments: list[str], *first: Path) -> str:
-    where = os.pathsep.join(map(str, [*first, ROOT]))
-    done = run_program(_PROGRAM, *arguments, seconds=400, PYTHONPATH=where)
+    done = run_program(_PROGRAM, *arguments, seconds=400, PYTHONPATH=os.pathsep.join(map(str, [*first, ROOT])))
     assert 0 == done.returncode, done.stderr[-4000:]
     return done.stdout.strip()

@@ -32,7 +32,8 @@ from pipelines import (
 )
 from pipelines.engine import choice as engine_choice
 from pipelines.engine.choice import choose_engine, choose_engine_for_all, expected_engine
-from pipelines.job import dry_run
+from pipelines.integrity.definition_prover import DefinitionProver
+from pipelines.job import dry_run, silent
 from pipelines.session import LazySession, SessionConfig
 from pipelines.session import spark as spark_session
 from tests.support.lakes import content, filled, new_lake, reopened
@@ -203,6 +204,17 @@ def test_every_job_goes_on_here_where_spark_cannot_be_started(
     assert [] == warnings(caplog)
     assert but_for_time(here) == but_for_time(JOBS[name](no_java, reopened(lake), "auto"))
     assert 1 == len(warnings(caplog))
+
+
+def test_a_recovery_that_is_proved_in_parts_is_as_large_as_all_of_them(
+    tmp_path: Path, no_java: LazySession, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake = filled(new_lake(tmp_path), tables=40)
+    changes = list(lake.diff(0, lake))
+    prover = DefinitionProver(lake.storage, no_java, "auto", len(changes), tables=None, progress=silent)
+    assert [] == prover.find_damaged(changes[:20]) == warnings(caplog)
+    assert [] == prover.find_damaged(changes[20:])
+    assert 1 == len(warnings(caplog)), "Spark is tried when the threshold is reached"
 
 
 def but_for_time(report: Any) -> Any:

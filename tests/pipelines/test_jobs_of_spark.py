@@ -35,10 +35,8 @@ def test_health_takes_one_job(tmp_path: Path, spark: SparkSession) -> None:
     lake = filled(new_lake(tmp_path, order=16), tables=20)
     context = spark.sparkContext
     context.setJobGroup(str(tmp_path), "counted")
-    try:
-        tables_health.run(lake, tables_health.Config(engine="spark"), spark)
-    finally:
-        context.setLocalProperty("spark.jobGroup.id", "")
+    tables_health.run(lake, tables_health.Config(engine="spark"), spark)
+    context.setLocalProperty("spark.jobGroup.id", "")
     assert 1 == len(context.statusTracker().getJobIdsForGroup(str(tmp_path)))
 
 
