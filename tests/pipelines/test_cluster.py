@@ -61,6 +61,9 @@ def test_workers_of_a_cluster_share_every_job(found: dict[str, Any]) -> None:
         assert len(counts) >= WORKERS, name
         assert sorted(counts)[-2] >= 0.1 * sum(counts), name
         assert max(tasks for tasks, _, _ in job["stages"].values()) > WORKERS, name
+    executors = {name for job in found["jobs"].values() for name in job["tasks_of"]}
+    assert len(executors) > WORKERS, "another one took the place of the one that was killed"
+    assert len(set(found["jobs"]["load"]["tasks_of"])) == WORKERS, "before the kill"
 
 
 @pytest.mark.spark
@@ -72,11 +75,3 @@ def test_no_piece_of_the_compaction_is_above_its_bound(found: dict[str, Any]) ->
     assert 3 * WORKERS == tasks
     assert OBJECTS // 11 * 0.8 <= sum(pieces) <= OBJECTS // 11 + 1
     assert max(pieces) <= max(sum(pieces) / (4 * tasks), 16 * 16 / 11 + 1)
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_an_executor_was_killed_and_another_one_took_its_place(found: dict[str, Any]) -> None:
-    executors = {name for job in found["jobs"].values() for name in job["tasks_of"]}
-    assert len(executors) > WORKERS
-    assert len(set(found["jobs"]["load"]["tasks_of"])) == WORKERS, "before the kill"
