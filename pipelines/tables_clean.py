@@ -24,7 +24,7 @@ from pipelines.clean import SAFETY_AGE_SECONDS
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, silent
 from pipelines.reach import plans
 from pipelines.reach.kept_roots import GcRoots, SavedTransactions
-from pipelines.reach.listing import Listed, everything
+from pipelines.reach.listing import Listed, everything, label_of_directory
 from pipelines.reach.sweep import Size, Totals
 from pipelines.reach.table_files import refuse_no_iceberg
 from pipelines.reach.table_sweep import Doubt, TableSweep
@@ -220,7 +220,7 @@ def _directory_uri(root: str, directory: str) -> str:
     return f"{uri.rstrip('/')}/"
 
 
-def _matches(pattern: Pattern, label: str) -> bool:
+def _matches(pattern: Pattern, directory: str) -> bool:
     """Whether a table had this name when its directory was made; other characters than those of a path are ``_``."""
-    namespace, _, name = label.rpartition(".")
+    namespace, _, name = label_of_directory(directory).rpartition(".")
     return pattern.matches(namespace, name)

@@ -34,9 +34,9 @@ MAX_NODES_A_LINE: Final = 8.98
 """Of the whole product."""
 MAX_DENSE_FUNCTIONS: Final = 0
 MAX_PARTICIPLES: Final = 6
-MAX_NODES: Final = 468_251
+MAX_NODES: Final = 468_820
 """Of the whole product. 0.1.0 had 429,000."""
-MAX_TEST_LINES: Final = 79_783
+MAX_TEST_LINES: Final = 79_842
 MAX_WORDS: Final = 54_840
 """Of README.md and of all pages in docs/."""
 

@@ -437,13 +437,8 @@ def _list_damaged(walked: Walk, role: int, count: int) -> list[LostFile]:
 
 
 def _list_prefixes(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str, int]]:
-    def files(prefix: str) -> list[tuple[str, int]]:
-        # A listing may repeat a file, on the next page or where it is written meanwhile.
-        sizes = {file.path: file.size for file in storage.list(prefix)}
-        return list(sizes.items())
-
-    for found in storage.map((row["prefix"] for row in rows), files):
-        yield from found
+    for file in storage.list_many([row["prefix"] for row in rows]):
+        yield file.path, file.size
 
 
 def _look_up(rows: Iterator[Row], source: Storage, target: Storage) -> Iterator[tuple[str, int | None, int | None]]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -62,6 +63,7 @@ _TABLE_FILE: Final = re.compile(
 """What writers of Iceberg name their files, in the directory that this catalog gave a table; by kind."""
 SCHEMA: Final = pa.schema({"path": TEXT, "bytes": LONG, "modified_millis": LONG, "kind": TEXT, "version": LONG})
 BATCH: Final = 10_000
+_NAMESPACE_DIRECTORY: Final = re.compile(f"{DIRECTORY}[^/]+/")
 _FIRST: Final = re.compile(r"[01]{4}/")
 _SECOND: Final = re.compile(r"[01]{4}/[01]{4}/")
 _SUFFIXES: Final = (".parquet", ".csv", ".csv.gz")
@@ -127,41 +129,44 @@ class Shards:
 
 def shards(storage: Storage) -> Shards:
     """Return the shards of a listing. One ``list`` for the root, then one a directory of the first level, at once."""
+    return _list_levels(storage, "", _FIRST, _SECOND, everything)
+
+
+def table_shards(storage: Storage, wanted: Wanted) -> Shards:
+    """Return the directories of tables as shards of a listing, where the path of the directory is wanted.
+
+    One ``list`` for the area, then one for each namespace, at once. A directory that this catalog did not make is not
+    listed.
+    """
+    return _list_levels(storage, DIRECTORY, _NAMESPACE_DIRECTORY, _TABLE_DIRECTORY, wanted)
+
+
+def _list_levels(storage: Storage, top: str, first: re.Pattern[str], second: re.Pattern[str], wanted: Wanted) -> Shards:
+    """Return what is below a directory: ours are the directories of such names, two levels deep."""
     found = Shards()
-    first, files = storage.list_dirs("")
+    directories, files = storage.list_dirs(top)
     found.files += map(_of_info, files)
     ours = []
-    for directory in first:
-        if _FIRST.fullmatch(directory):
+    for directory in directories:
+        if first.fullmatch(directory):
             ours.append(directory)
         elif is_scratch(directory):
             found.scratch.append(directory)
         else:
             found.unknown.append(directory)
-    for second, files in storage.map(ours, storage.list_dirs):
+    for directories, files in storage.map(ours, storage.list_dirs):
         found.files += map(_of_info, files)
-        for inner in second:
-            (found.prefixes if _SECOND.fullmatch(inner) else found.unknown).append(inner)
+        for directory in directories:
+            if not second.fullmatch(directory):
+                found.unknown.append(directory)
+            elif wanted(directory):
+                found.prefixes.append(directory)
     return found
 
 
-def table_shards(storage: Storage, wanted: Wanted) -> Shards:
-    """Return the directories of tables as shards of a listing, where ``NAMESPACE.TABLE`` is wanted.
-
-    One ``list`` for the area, then one for each namespace, at once. A directory that this catalog did not make is not
-    listed.
-    """
-    found = Shards()
-    namespaces, files = storage.list_dirs(DIRECTORY)
-    found.files += map(_of_info, files)
-    for directories, files in storage.map(namespaces, storage.list_dirs):
-        found.files += map(_of_info, files)
-        for each in directories:
-            if (made := _TABLE_DIRECTORY.fullmatch(each)) is None:
-                found.unknown.append(each)
-            elif wanted(f"{made[1]}.{made[2]}"):
-                found.prefixes.append(each)
-    return found
+def label_of_directory(directory: str) -> str:
+    """Return ``NAMESPACE.TABLE`` of the directory of a table."""
+    return _TABLE_DIRECTORY.sub(r"\1.\2", directory)
 
 
 def everything(path: str) -> bool:
@@ -175,17 +180,11 @@ def maybe_transaction(path: str) -> bool:
     return "-txn-" in path
 
 
-def list_shards(storage: Storage, prefixes: Iterable[str], wanted: Wanted = everything) -> Iterator[Listed]:
-    """Yield the files of shards that are wanted, several shards listed at the same time.
-
-    One ``list`` a page, on a disk one a directory. Memory: the shards under way.
-    """
-
-    def files(prefix: str) -> list[Listed]:
-        return list(map(_of_info, storage.list(prefix) if wanted is everything else storage.list_if(prefix, wanted)))
-
-    for found in storage.map(prefixes, files):
-        yield from found
+def list_shards(storage: Storage, prefixes: Iterable[str], wanted: Wanted | None = None) -> Iterator[Listed]:
+    """Yield the files of shards that are wanted, as :meth:`Storage.list_many` lists some shards at a time."""
+    remaining = iter(prefixes)
+    while some := list(islice(remaining, BATCH)):
+        yield from map(_of_info, storage.list_many(some, wanted))
 
 
 def _of_info(info: FileInfo) -> Listed:

@@ -30,7 +30,6 @@ from pipelines.reach.listing import (
     Listed,
     Shards,
     Wanted,
-    everything,
     inventory_files,
     list_shards,
     maybe_transaction,
@@ -229,7 +228,7 @@ class Sweep:
     def _in_shards(self, top: Shards) -> Rows:
         self.unknown.directories = tuple(sorted(top.unknown)[:SHOWN])
         prefixes = self.engine.table([{"text": prefix} for prefix in top.prefixes], _TEXT)
-        below = self.engine.map(partial(_list_each, wanted=everything), prefixes, SCHEMA, self._storage, each=_SHARDS)
+        below = self.engine.map(partial(_list_each, wanted=None), prefixes, SCHEMA, self._storage, each=_SHARDS)
         kept = below.keep(progress=lambda rows: self._progress("list", rows, None))
         return self.engine.sql("SELECT * FROM listed", listed=[self._table(top.files), kept])
 
@@ -451,7 +450,7 @@ def _transactions_among(files: Iterable[Row]) -> list[tuple[str, int]]:
     return found
 
 
-def _list_each(rows: Iterator[Row], storage: Storage, *, wanted: Wanted) -> Iterator[Listed]:
+def _list_each(rows: Iterator[Row], storage: Storage, *, wanted: Wanted | None) -> Iterator[Listed]:
     return list_shards(storage, (row["text"] for row in rows), wanted)
 
 

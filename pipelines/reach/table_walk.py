@@ -355,13 +355,13 @@ def _definitions(
     rows: Iterator[Row], storage: Storage, copy: Storage | None = None, *, share: float, lenient: bool, managed: bool
 ) -> Found:
     """Yield what definitions of tables and views name. One ``get`` each; objects of other kinds are not read."""
-    wanted = (row for row in rows if kind_of(row["path"])[0] in _DEFINE_TABLES and in_sample(row["path"], share))
     names = _Names(storage.root)
     is_swept = not (lenient or managed)
+    wanted = _choose_definitions(rows, share)
     for row, data in _contents(wanted, lambda row: storage.read_or_missing(row["path"]), storage):
         path = row["path"]
         try:
-            definitions = _read_definition(data, path, copy)
+            definitions = _read_definition(data, path, row["kind"], copy)
         except Corrupt as error:
             if not lenient:  # else the pass over the definitions reports it
                 yield DOUBT, "", path, _label_of(path), f"its definition cannot be read: {error}", None
@@ -369,7 +369,7 @@ def _definitions(
         for definition in definitions:
             if isinstance(definition, ViewDef):
                 found = list(_view(definition, path, names))
-                may_be_damaged = _may_be_damaged_view(definition, path, data)
+                may_be_damaged = _may_be_damaged_view(definition, row["kind"], data)
             elif managed and definition.table_type == EXTERNAL:
                 continue
             else:
@@ -382,30 +382,38 @@ def _definitions(
             yield from found
 
 
-def _may_be_damaged_view(view: ViewDef, path: str, data: bytes) -> bool:
+def _may_be_damaged_view(view: ViewDef, kind: str, data: bytes) -> bool:
     """Whether a view without metadata may have had some: only those of Iceberg have a schema, and no other relation."""
-    if kind_of(path)[0] != VIEW or view.HasField("substrait_read_rel"):
+    if kind != VIEW or view.HasField("substrait_read_rel"):
         return False
     return not view.sql_representations or (view.HasField("schema") and not has_checksum(data))
 
 
-def _read_definition(data: bytes | FileMissing, path: str, copy: Storage | None) -> list[TableDef | ViewDef]:
+def _choose_definitions(rows: Iterator[Row], share: float) -> Iterator[Row]:
+    """Yield path and kind of what may define a table or a view, of a share of them."""
+    for row in rows:
+        path = row["path"]
+        kind, _ = kind_of(path)
+        if kind in _DEFINE_TABLES and in_sample(path, share):
+            yield {"path": path, "kind": kind}
+
+
+def _read_definition(data: bytes | FileMissing, path: str, kind: str, copy: Storage | None) -> list[TableDef | ViewDef]:
     """Return what is in a file, or else in its copy. A ``get`` of that where it is needed. Raises ``Corrupt``."""
     try:
         if isinstance(data, FileMissing):
             message = f"definition {path!r} is missing, so the files that it names are unknown"
             raise CorruptDefinition(message, path=path)
-        return list(_decode_definition(data, path))
+        return list(_decode_definition(data, path, kind))
     except Corrupt:
         if copy is not None:
             with suppress(Corrupt):
-                return _read_definition(copy.read_or_missing(path), path, None)
+                return _read_definition(copy.read_or_missing(path), path, kind, None)
         raise
 
 
-def _decode_definition(data: bytes, path: str) -> Iterator[TableDef | ViewDef]:
+def _decode_definition(data: bytes, path: str, kind: str) -> Iterator[TableDef | ViewDef]:
     """Yield the definition in a file; where its name does not tell the kind, all that it can be. Raises ``Corrupt``."""
-    kind = kind_of(path)[0]
     if kind == TABLE:
         yield decode_table(data, path)
     elif kind == VIEW:

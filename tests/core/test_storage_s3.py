@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -26,6 +27,7 @@ from trinitylake_core.errors import (
 from trinitylake_core.storage import Storage, check_conformance, open_storage, silence
 from trinitylake_core.storage.contests import SCRATCH_PREFIX
 from trinitylake_core.storage.failures import Outdated, TransientError
+from trinitylake_core.storage.s3 import S3Storage
 from trinitylake_core.storage.store_errors import map_error, refused_swap
 
 pytestmark = pytest.mark.s3
@@ -125,6 +127,52 @@ def test_long_listings_are_paged(moto_server: S3Server, monkeypatch: pytest.Monk
     before = storage.counts.snapshot()
     assert names == {info.path for info in storage.list()}
     assert {"list": 5} == (storage.counts - before).as_dict()
+
+
+def _fill_directories(storage: Storage, draw: random.Random) -> dict[str, list[str]]:
+    """Write files into directories, of which some are empty or between others; return their paths by directory."""
+    files = {f"{part}/{number:02}é/": [] for part in ("t/a", "t/b", "z") for number in range(12)}
+    for directory, own in files.items():
+        own += [f"{directory}{draw.choice(['', 'x/', 'ü/'])}{number}" for number in range(draw.choice([0, 1, 3, 17]))]
+    storage.write_many((path, b"") for own in files.values() for path in own)
+    return files
+
+
+def test_neighbours_are_listed_together(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever directories are asked for, their files come once; for all of them in at most twice the least pages."""
+    monkeypatch.setattr("trinitylake_core.storage.s3._PAGE", 5)
+    draw = random.Random(5)
+    for most in (1, 3, 32):
+        storage = open_storage(moto_server.new_root(), moto_server.options | {"max_concurrency": most})
+        files = _fill_directories(storage, draw)
+        for count in (1, 7, len(files)):
+            asked = draw.sample(sorted(files), count)
+            before = storage.counts.snapshot()
+            found = [info.path for info in storage.list_many(asked)]
+            spent = (storage.counts - before).list
+            assert sorted(path for each in asked for path in files[each]) == sorted(found)
+        assert spent <= 1 + 2 * -(-len(found) // 5)
+        some = storage.list_many(list(files), lambda path: path.endswith("6"))
+        assert {path for path in found if path.endswith("6")} == {info.path for info in some}
+    assert [] == list(storage.list_many([]))
+
+
+class _OutOfOrder(S3Storage):
+    """A store that lists names in no order, and always from the first one on."""
+
+    def _call(self, operation: str, seconds: float | None = None, **parameters: Any) -> dict[str, Any]:
+        parameters.pop("StartAfter", None)
+        answer = super()._call(operation, seconds, **parameters)
+        answer.get("Contents", []).reverse()
+        return answer
+
+
+def test_a_store_without_order_lists_each_directory(moto_server: S3Server) -> None:
+    """No file is left out, and none comes twice."""
+    storage = _OutOfOrder(moto_server.new_root(), moto_server.options)
+    files = _fill_directories(storage, random.Random(6))
+    found = [info.path for info in storage.list_many(list(files))]
+    assert sorted(path for own in files.values() for path in own) == sorted(found)
 
 
 def test_directory_markers_are_no_files(storage: Storage, moto_server: S3Server) -> None:

@@ -16,9 +16,11 @@ import pytest
 
 from pipelines import tables_clean, tables_health
 from pipelines.job import dry_run
-from tests.support.many_tables import many_tables
+from tests.support.many_tables import fill_tables, many_tables
+from tests.support.s3_servers import S3Server
 from tests.support.writers import forking
 from trinitylake_core import Lakehouse
+from trinitylake_core.iceberg import TrinityLakeCatalog
 
 MANIFESTS = int(os.environ.get("MANIFESTS", "100000"))
 EACH = 100
@@ -53,6 +55,16 @@ def test_each_manifest_is_read_once_whichever_versions_share_it(tmp_path: Path) 
     catalog = many_tables(tmp_path, tables=10, manifests=8, versions=5)
     report = tables_clean.run(catalog.lakehouse, tables_clean.Config(engine="local"), review=dry_run)
     _each_once(report, 10, 8, 5)
+
+
+@pytest.mark.s3
+def test_a_cleaning_lists_the_directories_of_tables_together(moto_server: S3Server) -> None:
+    """One page for all, where their files fill no more, and one for definitions, where transactions may lie."""
+    lake = Lakehouse.create(moto_server.new_root(), storage_options=moto_server.options)
+    fill_tables(TrinityLakeCatalog.over(lake), 20, 1)
+    report = tables_clean.run(lake.refresh(), tables_clean.Config(engine="local"), review=dry_run)
+    assert (20 * 4 + 1, ()) == (report.listed.files, report.doubts), "the first table was empty once"
+    assert 2 + 1 + 17 + 1 + 1 >= report.requests["list"], "area and namespace, page, levels, page, roots"
 
 
 @pytest.mark.slow

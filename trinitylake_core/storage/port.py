@@ -259,6 +259,21 @@ class Storage(abc.ABC):
         """Yield the files of :meth:`list` whose paths are wanted. A disk reads no size and age of the others."""
         return (info for info in self.list(prefix) if wanted(info.path))
 
+    def list_many(self, directories: Sequence[str], wanted: Callable[[str], bool] | None = None) -> Iterator[FileInfo]:
+        """Yield the files below directories that are wanted, each once, from several directories at the same time.
+
+        One ``list`` a page, on a disk one a directory. Amazon's protocol lists neighbours together: it takes at most
+        twice the pages that their files fill. Memory: the pages, or here the directories, under way.
+        """
+
+        def list_each(directory: str) -> Iterable[FileInfo]:
+            found = self.list(directory) if wanted is None else self.list_if(directory, wanted)
+            # A listing may repeat a file, on the next page or where it is written meanwhile.
+            return {info.path: info for info in found}.values()
+
+        for files in self.map(directories, list_each):
+            yield from files
+
     @abc.abstractmethod
     def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
         """Return the directories and the files directly below ``prefix``.

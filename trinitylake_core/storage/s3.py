@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from os.path import commonprefix
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from trinitylake_core.errors import StorageDenied, StorageError
@@ -29,6 +31,32 @@ _NOT_IN_XML: Final = re.compile("[^\\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010fff
 _file_systems: WeakKeyDictionary[ObstoreClient, Any] = WeakKeyDictionary()
 """The file systems, each shared by all storages with one client."""
 _lock = threading.Lock()
+
+
+class _Neighbours(NamedTuple):
+    """Directories in the order of their names, and the name behind which lie those of their files that are left."""
+
+    directories: Sequence[str]
+    behind: str
+
+    @property
+    def common(self) -> str:
+        """What the names of all their files begin with."""
+        return commonprefix([self.directories[0], self.directories[-1]])  # noqa: RUF071 - characters are what counts
+
+    def holds(self, path: str) -> bool:
+        """Whether a file lies in one of them: others may lie between."""
+        place = bisect_right(self.directories, path)
+        return place > 0 and path.startswith(self.directories[place - 1])
+
+    def split_behind(self, last: str) -> Iterator[_Neighbours]:
+        """Yield what is left behind a file, in two halves if several directories are."""
+        place = bisect_right(self.directories, last) - self.holds(last)
+        left = self.directories[place:]
+        middle = (len(left) + 1) // 2
+        for some in (left[:middle], left[middle:]):
+            if some:
+                yield _Neighbours(some, max(some[0], last))
 
 
 class S3Storage(ObjectStorage):
@@ -177,6 +205,32 @@ class S3Storage(ObjectStorage):
             self._guard(prefix)
         for page in self._pages(prefix):
             yield from self._files(page)
+
+    def list_many(self, directories: Sequence[str], wanted: Callable[[str], bool] | None = None) -> Iterator[FileInfo]:
+        ordered = sorted(directories)
+        parts = [_Neighbours(ordered, ordered[0])] if ordered else []
+        while parts:
+            rest: list[_Neighbours] = []
+            for part, page in zip(parts, self.map(parts, self._ask_page), strict=True):
+                if page is None:
+                    yield from super().list_many(part.directories, wanted)
+                    continue
+                for info in self._files(page):
+                    if part.holds(info.path) and (wanted is None or wanted(info.path)):
+                        yield info
+                if page["IsTruncated"]:
+                    last = page["Contents"][-1]["Key"]
+                    rest += part.split_behind(last[len(self._prefix) :])
+            parts = rest
+
+    def _ask_page(self, part: _Neighbours) -> dict[str, Any] | None:
+        """Return the next page of neighbours, ``None`` if its names are in no order: others may be missing then."""
+        self._guard(part.behind)
+        names = [self._key(part.behind)]
+        page = next(self._pages(part.common, StartAfter=names[0]))
+        for item in page.get("Contents", ()):
+            names.append(item["Key"])
+        return page if names == sorted(set(names)) else None
 
     def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
         if prefix:
