@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from tests.support.authority import Certificate, make_certificate
 from tests.support.s3_servers import KEY, SECRET, free_port
@@ -103,6 +104,15 @@ def signed_by(seen: list[dict[str, str]]) -> set[str]:
 
 
 KEYS = {"key": KEY, "secret": SECRET}
+
+
+def test_the_models_of_botocore_are_read_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each bucket and each profile would read them again, and keep them."""
+    resolve("one", S3Options.take(KEYS))
+    read: list[str] = []
+    monkeypatch.setattr(JSONFileLoader, "load_file", lambda _, path: read.append(path))
+    resolve("another", S3Options.take({**KEYS, "region": "eu-west-7"}))
+    assert [] == read
 
 
 def test_the_endpoint_of_the_options(server: SlowS3) -> None:

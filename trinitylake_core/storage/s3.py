@@ -148,16 +148,12 @@ class S3Storage(ObjectStorage):
         result.deleted = list(names.values())
         if self._keeps_versions:
             result.versions_kept = len(result.deleted)
-        else:
-            result.versions_kept = 0
         return result, again
 
     def _batches(self, paths: Sequence[str]) -> list[Sequence[str]]:
         """Return batches; a name that XML cannot hold would spoil its batch, so each has a request of its own."""
         strange = {path for path in paths if _NOT_IN_XML.search(path)}
-        plain = paths
-        if strange:
-            plain = [path for path in paths if path not in strange]
+        plain = [path for path in paths if path not in strange]
         batches = list(super()._batches(plain))
         for path in sorted(strange):
             batches.append([path])
@@ -177,6 +173,8 @@ class S3Storage(ObjectStorage):
     # Listing.
 
     def _pages(self, prefix: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        if prefix:
+            self._guard(prefix)
         parameters = {"Prefix": self._key(prefix), "MaxKeys": _PAGE, **parameters}
 
         def ask() -> dict[str, Any]:  # a late page is asked for again, as other reads are
@@ -201,8 +199,6 @@ class S3Storage(ObjectStorage):
                 yield FileInfo(path, size, millis(item["LastModified"]))
 
     def list(self, prefix: str = "") -> Iterator[FileInfo]:
-        if prefix:
-            self._guard(prefix)
         for page in self._pages(prefix):
             yield from self._files(page)
 
@@ -233,8 +229,6 @@ class S3Storage(ObjectStorage):
         return page if names == sorted(set(names)) else None
 
     def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
-        if prefix:
-            self._guard(prefix)
         directories: list[str] = []
         files: list[FileInfo] = []
         for page in self._pages(prefix, Delimiter="/"):

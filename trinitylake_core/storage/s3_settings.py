@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -90,11 +91,9 @@ class S3Settings:
         return S3Store(self.bucket, **given)
 
     def _config(self) -> dict[str, Any]:
-        scheme, _, host = self.endpoint.partition("://")
-        if self.path_style:
-            endpoint = self.endpoint
-        else:
-            endpoint = f"{scheme}://{self.bucket}.{host}"
+        endpoint = self.endpoint
+        if not self.path_style:
+            endpoint = endpoint.replace("://", f"://{self.bucket}.", 1)
         config: dict[str, Any] = {_ENCRYPTION[name]: value for name, value in self.options.encryption}
         config |= {
             "endpoint": endpoint,
@@ -175,6 +174,7 @@ def resolve(bucket: str, options: S3Options) -> S3Settings:
         _refuse_endpoint(options.endpoint)
     with _explain_errors(options):
         session = botocore.session.Session(profile=options.profile)
+        session.register_component("data_loader", _share_models(session.get_config_variable("data_path")))
         region = options.region or session.get_config_variable("region") or _DEFAULT_REGION
         quiet = botocore.config.Config(
             signature_version=botocore.UNSIGNED,
@@ -214,6 +214,14 @@ def resolve(bucket: str, options: S3Options) -> S3Settings:
 
 
 _STYLES: Final = {"path": True, "virtual": False}
+
+
+@cache
+def _share_models(paths: Any) -> Any:
+    """Return what reads botocore's models from some paths: each session of its own would read and keep them again."""
+    from botocore.loaders import create_loader  # noqa: PLC0415
+
+    return create_loader(paths)
 
 
 def _credentials(session: Any, options: S3Options) -> Credentials:
