@@ -126,30 +126,6 @@ def test_a_storage_that_fails_proves_nothing(catalog: TrinityLakeCatalog, table:
         refuse_void(added, catalog)
 
 
-def test_a_storage_elsewhere_that_fails_is_one_that_cannot_be_read(
-    catalog: TrinityLakeCatalog, tmp_path: Path, added: AddedFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "other").mkdir()
-    table = with_table(new_iceberg(tmp_path / "other"), "a.b", 1)
-    with_table(catalog, "sales.orders", 1)
-    fence(catalog, 1)
-    find = added._located.find
-
-    def find_failing(uri: str) -> Any:
-        storage, path = find(uri)
-
-        def fail(kind: str, path: str, action: Callable[[], object]) -> object:
-            raise StorageError(f"{kind}: out of reach")
-
-        assert storage is not catalog.lakehouse.storage
-        storage.interceptor = fail  # type: ignore[attr-defined]
-        return storage, path
-
-    monkeypatch.setattr(added._located, "find", find_failing)
-    added.add(None, table.metadata, table.metadata_location, is_own=False)
-    refuse_void(added, catalog)
-
-
 def test_each_file_can_be_refused_before_it_is_read(catalog: TrinityLakeCatalog, table: Table) -> None:
     """An endpoint opens no file that its operator has not allowed; the places of the table are known to it."""
     metadata, asked = table.metadata, []

@@ -133,21 +133,6 @@ def test_what_a_bulk_changed_is_a_conflict(lake: Lakehouse, change: str) -> None
         txn.commit()
 
 
-@pytest.mark.parametrize("inside", [True, False])
-def test_a_serializable_reader_of_what_a_bulk_changed_conflicts(lake: Lakehouse, inside: bool) -> None:
-    txn = reopened(lake).transaction(isolation="SERIALIZABLE")
-    txn.tables("ns1" if inside else "ns2")
-    txn.create_namespace("late")
-    keys = [lake.codec.table("ns1", f"x{number:05}") for number in range(MANY)]
-    put(lake, pa.table({"key": keys, "path": [path_of(number) for number in range(MANY)]}))
-    assert lake.root_node.is_bulk
-    if not inside:
-        txn.commit()
-        return
-    with pytest.raises(CommitConflict):
-        txn.commit()
-
-
 def test_a_compaction_takes_over_what_a_bulk_changed(lake: Lakehouse) -> None:
     """Its root fits, too, whatever was committed while it ran."""
     with lake.transaction() as txn:
@@ -165,21 +150,6 @@ def test_a_compaction_takes_over_what_a_bulk_changed(lake: Lakehouse) -> None:
     found = content(lake.refresh())
     assert {path_of(number) for number in range(2, 300)} <= {*found.values()}
     assert not {lake.codec.table("ns0", "t000"), lake.codec.table("ns1", "t001")} & found.keys()
-    prove(lake)
-
-
-def test_members_of_a_group_conflict_with_a_bulk_of_the_same_process(lake: Lakehouse) -> None:
-    """The group remembers no messages of a bulk, and reads what it changed."""
-    group = reopened(lake).group()
-    late = [reopened(lake).transaction(group=group) for _ in range(2)]
-    late[0].alter_table("ns0", "t006", properties={"a": "b"})
-    late[1].create_table("ns0", "beside")
-    with reopened(lake).transaction(group=group) as bulk:
-        bulk.put_many(rows(lake, range(MANY)))
-    with pytest.raises(CommitConflict, match=r"ns0\.t006"):
-        late[0].commit()
-    late[1].commit()
-    assert "beside" in lake.refresh().tables("ns0")
     prove(lake)
 
 

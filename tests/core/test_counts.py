@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks import lakes
-from pipelines import cli, compaction, expire, load, verify
+from pipelines import cli, compaction, expire, verify
 from pipelines.job import dry_run
 from pipelines.trees import policy
 from tests.support.lakes import CancelBy, compacted, content, filled, new_lake, reopened
@@ -100,27 +100,6 @@ def _nodes(lake: Lakehouse, keys: list[str]) -> Iterator[str]:
             path = node.children[node.child_index(key)]
             yield path
             node = lake.nodes.read(path)
-
-
-def test_a_load_counts_also_when_it_is_rebased(tmp_path: Path) -> None:
-    lake = filled(new_lake(tmp_path), tables=12)
-    source = tmp_path / "objects.jsonl"
-    lines = [f'{{"create_table": {{"namespace": "ns0", "name": "l{number}"}}}}' for number in range(20)]
-    lines.append('{"create_namespace": {"namespace": "filled"}}')
-    lines.append('{"create_table": {"namespace": "ns0", "name": "t000"}}')
-    source.write_text("\n".join(lines))
-    once: list[bool] = []
-
-    def beside() -> None:
-        if not once:
-            once.append(True)
-            with reopened(lake).transaction() as txn:
-                txn.create_namespace("beside")
-
-    config = load.Config(engine="local", existing="replace")
-    assert 1 == load.run(lake, source.as_uri(), config, cancel=CancelBy(beside)).rebased_over
-    prove(lake.refresh())
-    assert 4 + 1 == held(lake).namespaces
 
 
 def test_a_version_that_does_not_say_is_counted_by_a_compaction(tmp_path: Path) -> None:

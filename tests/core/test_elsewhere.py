@@ -21,7 +21,6 @@ from trinitylake_core import (
     NamespaceNotEmpty,
     ObjectNotFound,
     StorageError,
-    VersionNotFound,
 )
 from trinitylake_core.definitions import encode
 from trinitylake_core.recovery.restore import plan_restore
@@ -68,16 +67,6 @@ def test_everything_is_as_it_is_elsewhere(lake: Lakehouse, backup: Lakehouse) ->
     assert [] == list(after.check(definitions=True))
     assert ("restore", backup.root) == (after.info().operation, after.info().summary["source"])
     assert lake.version + 1 == after.version
-
-
-def test_any_version_of_the_other_lakehouse_will_do(lake: Lakehouse, tmp_path: Path) -> None:
-    other = filled(new_lake(tmp_path / "other", order=6), tables=8)
-    done = lake.restore(["ns2.*"], source=other, version=2, reason="r")
-    theirs = {name: said for name, said in meaning(other.at(version=2)).items() if name[1:2] == ("ns2",) and name[2]}
-    assert (2, len(theirs)) == (done.target_version, sum((done.counts or {}).values()))
-    assert theirs.items() <= meaning(reopened(lake)).items()
-    with pytest.raises(VersionNotFound):
-        lake.restore(["ns2.*"], source=other, version=99, reason="r")
 
 
 def test_names_are_encoded_anew_where_sizes_differ(lake: Lakehouse, tmp_path: Path) -> None:

@@ -7,17 +7,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import pyarrow as pa
 import pytest
 
 from tests.core.test_costs import cost
 from tests.support.icebergs import request_key
-from tests.support.lakes import FAST, compacted, filled, new_lake
+from tests.support.lakes import FAST
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit
@@ -184,27 +183,6 @@ def test_one_thread_commits_for_all_that_wait(lake: Lakehouse, monkeypatch: pyte
     assert 1 == len(leads)
 
 
-def test_who_comes_while_others_are_committed_is_next(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    group, threads = lake.group(), ThreadPoolExecutor(1)
-    late, true = lake.transaction(group=group), group.commit_together
-    late.create_table("a", "late")
-    ended: list[Future[int]] = []
-
-    def first(batch: Any, **more: Any) -> None:
-        if not ended:
-            ended.append(threads.submit(late.commit))
-            while not group._waiting:
-                threading.Event().wait(0.001)
-        true(batch, **more)
-
-    monkeypatch.setattr(group, "commit_together", first)
-    with threads:
-        txn = lake.transaction(group=group)
-        txn.create_table("a", "t")
-        assert (2, 3) == (txn.commit(), ended[0].result(20))
-    assert not group._is_led
-
-
 def test_of_one_request_that_comes_twice_at_once_one_is_taken(lake: Lakehouse) -> None:
     """Also where both would change other objects."""
     entries = []
@@ -259,40 +237,6 @@ def test_a_retry_in_doubt_is_denied_by_nothing_but_the_history(
 # -- what members stand on ---------------------------------------------------------------------------------------------
 
 
-def test_a_member_that_began_earlier_is_proved_against_what_came_since(lake: Lakehouse) -> None:
-    """By this process, which remembers it, and by another one, which it reads."""
-    other = Lakehouse.open(lake.root, storage_options=FAST)
-    for writer, group in ((lake, lake.group()), (other, lake.group())):
-        name = f"t{lake.refresh().version}"
-        early = _entries(lake, name)
-        with writer.refresh().transaction(group=group if writer is lake else None) as theirs:
-            theirs.create_table("a", name)
-        (late,) = _entries(lake.refresh(), f"{name}-late")
-        group.commit_together([late, *early])
-        assert lake.refresh().version == late.outcome()
-        with pytest.raises(CommitConflict, match="depends on"):
-            early[0].outcome()
-
-
-def test_a_member_stands_on_nothing_that_is_remembered_of_a_bulk(tmp_path: Path) -> None:
-    """What such a version changed is not in its root."""
-    lake = filled(new_lake(tmp_path), tables=60, namespaces=6)
-    compacted(lake)
-    group = lake.refresh().group()
-    early = lake.transaction(group=group)
-    early.create_table("ns0", "new000")
-    bulk = lake.transaction(group=group)
-    keys = [lake.codec.table(f"ns{number % 6}", f"new{number:03}") for number in range(240)]
-    paths = [f"0101/0101/0101/01010101-table-{number}.binpb" for number in range(240)]
-    bulk.put_many(pa.table({"key": keys, "path": paths}))
-    bulk.commit()
-    assert lake.refresh().root_node.is_bulk
-    version = lake.version
-    with pytest.raises(CommitConflict, match="depends on"):
-        early.commit()
-    assert version == lake.refresh().version
-
-
 def test_a_member_is_not_proved_against_what_it_has_seen(lake: Lakehouse) -> None:
     """Beside one that began earlier it stands on the same old version."""
     group = lake.group()
@@ -305,40 +249,6 @@ def test_a_member_is_not_proved_against_what_it_has_seen(lake: Lakehouse) -> Non
     group.commit_together([early, dropped])
     assert (3, 3) == (early.outcome(), dropped.outcome())
     assert ["early"] == lake.refresh().tables("a")
-
-
-def test_one_request_at_two_processes_is_one_version_and_the_others_go_on(lake: Lakehouse) -> None:
-    """The later process finds it when it has lost the race, and does not take it for its own."""
-    key = RequestKey.of(request_key(), "asked")
-    elsewhere = Lakehouse.open(lake.root, storage_options=FAST)
-    twins = []
-    for each in (elsewhere, lake):
-        txn = each.transaction(group=each.group(), request=key)
-        txn.drop_namespace("a")
-        twins.append(Entry(txn.change, "me"))
-    elsewhere.group().commit_together(twins[:1])
-    beside = lake.transaction()
-    beside.create_namespace("b")
-    beside.change.write_definitions()
-    other = Entry(beside.change, "me")
-    group = lake.group()
-    group.commit_together([twins[1], other])
-    assert [2, 3] == [each.outcome() for each in (twins[0], other)]
-    with pytest.raises(Repeated) as found:
-        twins[1].outcome()
-    assert (2, "asked") == (found.value.version, found.value.digest)
-    assert [2, 3] == list(group._recent)
-
-
-def test_a_group_that_everybody_leaves_is_no_version(lake: Lakehouse) -> None:
-    other = Lakehouse.open(lake.root, storage_options=FAST)
-    entries = _entries(lake, "t", "u")
-    for name in ("t", "u"):
-        with other.refresh().transaction() as txn:
-            txn.create_table("a", name)
-    lake.group().commit_together(entries)
-    assert [CommitConflict] * 2 == [type(each.error) for each in entries]
-    assert 3 == lake.refresh().version
 
 
 def test_what_members_wrote_before_a_cleaning_is_written_again(lake: Lakehouse) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -211,25 +210,6 @@ def test_a_race_over_one_table_is_retried_inside_as_long_as_the_requirements_hol
     assert ([7], "me") == (ids(found := catalog.load_table("sales.orders")), found.properties["owner"])
     metadata = [path for path in _files(catalog) if path.endswith(".metadata.json")]
     assert 4 == len(metadata), "those of the try that lost stay: a root that was tried names them"
-
-
-def test_two_that_create_one_table_make_one(catalog: TrinityLakeCatalog) -> None:
-    catalog.create_namespace("sales")
-    outcomes: list[object] = []
-
-    def create() -> None:
-        try:
-            outcomes.append(opened(catalog.lakehouse.root).create_table("sales.orders", SCHEMA))
-        except TableAlreadyExistsError as error:
-            outcomes.append(error)
-
-    threads = [threading.Thread(target=create) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert 2 == sum(isinstance(each, TableAlreadyExistsError) for each in outcomes)
-    assert ids(catalog.load_table("sales.orders")) == []
 
 
 def test_a_table_and_a_view_of_one_name_exclude_each_other_in_a_race(catalog: TrinityLakeCatalog) -> None:

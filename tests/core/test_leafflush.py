@@ -71,18 +71,6 @@ def content(sink: ColumnMemorySink, root: Node) -> dict[str, str]:
     return dict(found)
 
 
-@pytest.mark.parametrize("order", [512, 2048, 4096, 8192])
-def test_leaves_of_large_orders_stay_columns(order: int) -> None:
-    """One large leaf is enough: it is a stretch of its own."""
-    sink = NoLeafAlone(order)
-    root, means = changed_tree(sink, 3 * order)
-    assert len(root.children) > 1
-    sink.built = True
-    node = flushed(sink, root)
-    prove_tree(sink, node)
-    assert content(sink, node) == means
-
-
 @pytest.mark.parametrize("order", [128, 512, 4096])
 def test_leaves_that_are_no_neighbours_are_columns_together(order: int) -> None:
     """Those between them stay the files that they are, unread."""
@@ -97,34 +85,6 @@ def test_leaves_that_are_no_neighbours_are_columns_together(order: int) -> None:
     assert kept.isdisjoint(sink.read_paths)
     prove_tree(sink, node)
     assert content(sink, node) == means
-
-
-def test_a_leaf_that_loses_most_of_its_rows_does_not_hold_up_the_others() -> None:
-    """It is joined to a neighbour, which only the general flush can do; the others are columns."""
-    sink = ColumnMemorySink(128)
-    rewriter = Rewriter(sink, 1)
-    keys = [f"C===t{number:06}" for number in range(2000)]
-    tree = rewriter.build([Columns.of(keys, keys)])
-    rewriter.open(tree)
-    root = rewriter.node_of(tree)
-    first, second, *_ = root.keys
-    lost = [key for key in keys if first < key < second]
-    changes = dict.fromkeys(keys[: len(keys) // 20] + keys[len(keys) // 2 :: 50], "new") | dict.fromkeys(lost[1:])
-    root.buffer = Messages.of([(key, value, "t") for key, value in sorted(changes.items())])
-    runs: list[int] = []
-    honest = leafflush.plan_merge
-
-    def counted(*arguments: Any) -> Plan:
-        runs.append(1)
-        return honest(*arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leafflush, "plan_merge", counted)
-        node = flushed(sink, root)
-    prove_tree(sink, node)
-    means = dict(zip(keys, keys, strict=True)) | changes
-    assert content(sink, node) == {key: value for key, value in means.items() if value is not None}
-    assert runs
 
 
 # -- mutations -----------------------------------------------------------------------------------------

@@ -341,36 +341,6 @@ def test_brackets_in_a_pattern_mean_themselves(sound: Lakehouse) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("between", "error"),
-    [
-        (lambda txn: txn.alter_table("ns1", "t001", properties={"x": "y"}), CommitConflict),
-        (lambda txn: txn.drop_namespace("ns1", cascade=True), CommitConflict),
-        (lambda txn: txn.create_table("ns2", "other"), None),
-    ],
-)
-def test_a_restore_conflicts_as_a_transaction_does(
-    sound: Lakehouse, between: Callable[[Any], object], error: type[Exception] | None
-) -> None:
-    with sound.transaction() as txn:
-        txn.alter_table("ns1", "t001", properties={"a": "b"})
-
-    def meanwhile() -> None:
-        with reopened(sound).transaction() as other:
-            between(other)
-
-    def restore() -> object:
-        return bring_back(sound, "ns1.t001", meanwhile)
-
-    if error is None:
-        restore()
-        assert "ns2.other" in labels(sound.refresh())
-    else:
-        with pytest.raises(error, match="version 9 changed"):
-            restore()
-    assert [] == list(sound.refresh().check(definitions=True))
-
-
 def test_a_table_put_into_a_namespace_that_a_restore_drops_is_a_conflict(sound: Lakehouse) -> None:
     with sound.transaction() as txn:
         txn.create_namespace("late")

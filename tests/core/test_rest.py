@@ -148,16 +148,6 @@ def test_a_name_is_taken_once(catalog: RestCatalog) -> None:
         catalog.load_table("a.none")
 
 
-def test_of_two_commits_to_one_state_of_a_table_one_wins(served: Served, catalog: RestCatalog) -> None:
-    catalog.create_namespace("a")
-    one = catalog.create_table("a.t", SCHEMA, properties={"commit.retry.num-retries": "0"})
-    other = _client(served).load_table("a.t")
-    one.append(rows(1))
-    with pytest.raises(CommitFailedException):
-        other.append(rows(2))
-    assert [1] == ids(catalog.load_table("a.t"))
-
-
 def test_several_tables_are_one_version_or_none(call: Client, catalog: RestCatalog, lake: Lakehouse) -> None:
     catalog.create_namespace("a")
     tables = [catalog.create_table(f"a.t{number}", SCHEMA) for number in range(2)]
@@ -413,25 +403,6 @@ def test_old_versions_are_warehouses_that_nothing_changes(
         with pytest.raises(ForbiddenError):
             past.drop_table("a.t")
     assert (404, "NotFoundException") == call("GET", "/v1/config?warehouse=lake@tuesday").problem
-
-
-def test_commits_of_many_clients_share_versions(served: Served, catalog: RestCatalog, lake: Lakehouse) -> None:
-    catalog.create_namespace("a")
-    tables = [catalog.create_table(f"a.t{number}", SCHEMA) for number in range(8)]
-    before = lake.refresh().version
-
-    def work(table: Any) -> None:
-        for number in range(3):
-            with table.transaction() as txn:
-                txn.set_properties(number=str(number))
-
-    threads = [threading.Thread(target=work, args=(table,)) for table in tables]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {"2"} == {catalog.load_table(f"a.t{number}").properties["number"] for number in range(8)}
-    assert lake.refresh().version - before <= 24
 
 
 # -- who may do what -----------------------------------------------------------------------------------

@@ -63,14 +63,6 @@ def test_a_property_of_a_table_that_another_endpoint_has_set_is_removed(two: tup
     assert "x" not in first("GET", _TABLE).json()["metadata"]["properties"]
 
 
-def test_what_another_endpoint_has_removed_is_set_again(two: tuple[Client, Client]) -> None:
-    first, second = two
-    assert 200 == second("POST", _TABLE, _SET).status
-    assert 200 == first("POST", _TABLE, _REMOVE).status
-    assert "1" == second("POST", _TABLE, _SET).json()["metadata"]["properties"]["x"]
-    assert "1" == first("GET", _TABLE).json()["metadata"]["properties"]["x"]
-
-
 def test_that_there_is_nothing_to_do_for_one_of_two_tables_stays_true(two: tuple[Client, Client]) -> None:
     """The commit of the other one stands on the version that has what is to be removed."""
     first, second = two

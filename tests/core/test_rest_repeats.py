@@ -72,27 +72,6 @@ _REQUESTS: Final[dict[str, tuple[str, str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", _REQUESTS)
-def test_after_a_lost_answer_another_endpoint_gives_the_same(
-    name: str, two: tuple[Client, Client], lake: Lakehouse
-) -> None:
-    """Also where the object was changed since, and where the version has expired."""
-    method, path, body = _REQUESTS[name]
-    first, second, key = *two, request_key()
-    answer = first(method, path, body, Idempotency_Key=key)
-    assert answer.status in {200, 204}, answer
-    version = lake.refresh().version
-    for client in (second, first):
-        assert _content(answer) == _content(client(method, path, body, Idempotency_Key=key))
-    assert version == lake.refresh().version
-    assert [key] == [each["txn"] for each in next(lake.refresh().history()).summary["members"]]
-    assert answer.status != second(method, path, body, Idempotency_Key=request_key()).status or name in {
-        "commit",
-        "properties",
-        "transaction",
-    }
-
-
 @pytest.mark.parametrize("digest", ["same", "other"])
 @pytest.mark.parametrize("name", _REQUESTS)
 def test_an_endpoint_takes_no_version_of_another_one_for_its_own(name: str, digest: str, crowded: Lakehouse) -> None:

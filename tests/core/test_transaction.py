@@ -147,20 +147,6 @@ def test_a_transaction_sees_its_own_changes(lake: Lakehouse) -> None:
     assert before == reopened(lake).digest()
 
 
-def test_altering_keeps_the_id_and_what_was_not_said(lake: Lakehouse) -> None:
-    old = lake.table("full", "t1")
-    with lake.transaction() as txn:
-        txn.alter_table("full", "t1", properties={"m": "2"})
-        txn.alter_table("full", "t1", properties={"k": "3"})
-        txn.alter_namespace("full", {"owner": None, "team": "x"})
-        txn.replace_view("full", "v1", sql="SELECT 2")
-    lake.refresh()
-    new = lake.table("full", "t1")
-    assert (old.id, {"n": "1", "m": "2", "k": "3"}) == (new.id, new.properties)
-    assert {"team": "x"} == lake.namespace("full").properties
-    assert {"n": "1"} == lake.view("full", "v1").properties
-
-
 def test_an_object_changed_twice_has_one_message_and_one_file(lake: Lakehouse) -> None:
     before = len(Surgery(lake.root, 4).listing())
     with lake.transaction() as txn:
@@ -235,21 +221,6 @@ def test_what_cannot_be_done_is_refused_and_the_transaction_goes_on(
         txn.create_table("full", "t3")
     diff = [(c.change, c.namespace, c.name) for c in lake.diff(1, 2)]
     assert [("added", "full", "t3")] == diff
-
-
-@pytest.mark.parametrize(("action", "error"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
-def test_an_error_that_is_not_caught_aborts_and_writes_nothing(
-    lake: Lakehouse, action: Do, error: type[Exception]
-) -> None:
-    before = listing(Surgery(lake.root, 4).directory)
-
-    def both(txn: Transaction) -> None:
-        txn.create_table("full", "t3")
-        action(txn)
-
-    with pytest.raises(error):
-        do(lake, both)
-    assert before == listing(Surgery(lake.root, 4).directory)
 
 
 def test_an_unknown_isolation_is_refused(lake: Lakehouse) -> None:
@@ -422,39 +393,6 @@ def test_write_skew_is_possible_under_snapshot_and_refused_under_serializable(la
                 two.commit()
         colours = [reopened(lake).table("other", name).properties["colour"] for name in ("m1", "m2")]
         assert (["white", "black"] if isolation == SNAPSHOT else ["white", "white"]) == colours
-
-
-def test_a_transaction_rebased_over_many_keeps_their_changes_and_its_own(lake: Lakehouse) -> None:
-    """Also when the tree was flushed and split in between, more than once."""
-    txn = lake.transaction(isolation=SERIALIZABLE)
-    txn.create_table("other", "late")
-    other = reopened(lake)
-    for start in range(0, 60, 4):
-        with other.transaction() as each:
-            for number in range(start, start + 4):
-                each.create_table("full", f"n{number}")
-    compacted(other)
-    expected = content(other.refresh())
-    assert 18 == txn.commit()
-    again = reopened(lake)
-    assert expected == {key: path for key, path in content(again).items() if not key.rstrip().endswith("late")}
-    assert ["late"] == again.tables("other")
-    assert [] == list(again.check())
-    assert [txn.id] == list(dict.fromkeys(t for _, _, t in again.root_node.own_messages()))
-
-
-def test_a_transaction_begun_on_an_old_version_conflicts_with_what_came_since(lake: Lakehouse) -> None:
-    do(lake, lambda t: t.alter_table("full", "t1", properties={"n": "2"}))
-    old = reopened(lake).at(version=1)
-    stale = old.transaction()
-    stale.alter_table("full", "t1", properties={"n": "3"})
-    with pytest.raises(CommitConflict) as raised:
-        stale.commit()
-    assert (2, ["C===full    t1      "]) == (raised.value.version, list(raised.value.keys))
-    assert "full.t1" in str(raised.value)
-    with old.transaction() as txn:
-        txn.alter_table("full", "t2", properties={"n": "3"})
-    assert ("2", "3") == tuple(reopened(lake).table("full", name).properties["n"] for name in ("t1", "t2"))
 
 
 @BOTH

@@ -116,22 +116,3 @@ def test_a_rename_is_one_version_and_keeps_the_definition(
     assert before == after
     assert 2 == len(list(newest.diff(1, 2)))
     assert [] == list(newest.check())
-
-
-def test_a_rename_conflicts_with_who_changes_the_object_meanwhile(
-    run: Run, lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And nothing of it remains."""
-    whole = Lakehouse.transaction
-
-    def meanwhile(self: Lakehouse, **options: Any) -> Any:
-        txn = whole(self, **options)
-        monkeypatch.undo()
-        with whole(Lakehouse.open(lake.root)) as other:
-            other.alter_table("sales", "orders", properties={"owner": "apac"})
-        return txn
-
-    monkeypatch.setattr(Lakehouse, "transaction", meanwhile)
-    code, _, err = run("rename", lake.root, "sales.orders", "orders2")
-    assert (3, True) == (code, err.startswith("error: "))
-    assert ["iceberg", "orders"] == lake.refresh().tables("sales")

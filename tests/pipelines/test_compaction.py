@@ -196,30 +196,6 @@ def _keys_of_nodes(lake: Lakehouse, level: int) -> list[str]:
 # Others commit meanwhile.
 
 
-@pytest.mark.parametrize("place", ["disk", pytest.param("s3", marks=pytest.mark.s3)], indirect=True)
-def test_a_compaction_rebases_over_commits(place: Place) -> None:
-    """Three transactions land right before the root is created; none fails, all their changes are there."""
-    writer = _open(place)
-
-    def commit_three() -> None:
-        for number in range(3):
-            with writer.transaction() as txn:
-                txn.create_table("ns1", f"new{number}")
-                if number == 2:
-                    txn.drop_table("ns1", "new0")
-
-    lake = _open(place)
-    version = lake.version
-    report = compaction.run(lake, compaction.Config(engine="local"), cancel=CancelBy(once(commit_three)))
-    fresh = _open(place)
-    assert (version + 4, 3, 0) == (report.version_after, report.rebased_over, report.restarts)
-    assert OP_COMPACT == fresh.info().operation
-    assert content(fresh.at(version=version + 3)) == content(fresh)
-    assert ["new1", "new2"] == [name for name in fresh.tables("ns1") if name.startswith("new")]
-    assert 4 == fresh.stats().messages == fresh.stats().root_messages
-    assert [] == list(fresh.check())
-
-
 def test_a_compaction_starts_over_after_a_rollback(place: Place) -> None:
     """What it made of the tree that was replaced is thrown away."""
     writer, lake = _open(place), _open(place)

@@ -164,16 +164,6 @@ def test_the_copy_of_a_history_holds_every_version_and_snapshot(lake: Lakehouse,
         assert [] == list(copy.at(version=version).check(definitions=True))
 
 
-def test_an_older_version_is_copied_without_what_was_dropped_since(lake: Lakehouse, target: str) -> None:
-    """The root of `early` is gone from the source, and the old definition still names it."""
-    path = lake.snapshots()[0].root_path
-    lake.drop_snapshot("early")
-    lake.storage.delete_many([path])
-    run(lake, target, export.Config(version=lake.version, engine="local"))
-    copy = opened(target)
-    assert (lake.version, lake.digest(), []) == (copy.version, copy.digest(), list(copy.check(definitions=True)))
-
-
 @pytest.mark.s3
 def test_on_s3(lake: Lakehouse, moto_server: S3Server) -> None:
     there, back = moto_server.new_root(), moto_server.new_root()
