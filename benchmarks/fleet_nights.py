@@ -218,6 +218,7 @@ def play_nights(
         row["messages sent"] = len(told.received)
         for _, message in told.received:
             print({"message": message["text"]}, flush=True)
+        print({"the night": row}, flush=True)
         print({"median s of steps": measure_steps(deployment)}, flush=True)
     return row
 

@@ -2,10 +2,11 @@
 
     python -m benchmarks orders [--objects 1000000] [--orders 64 128 256 512 1024 4096]
 
-For each order a new lakehouse. Small commits create one table each, spread over all namespaces, and push the root's
-buffer down as they always do; their bytes are all that they write, but for the definition. So many per cent changed are
-that part of the objects, spread evenly, committed by one transaction and compacted. On S3 a lookup waits for one
-request after the other, a compaction for up to ``max_concurrency`` at a time: requests tell what it costs there.
+For each order a new lakehouse. Lookups are cold, on a disk and on an S3 server that answers after 30 ms. Small commits
+create one table each, spread over all namespaces, and push the root's buffer down as they always do; their bytes are
+all that they write, but for the definition. So many per cent changed are that part of the objects, spread evenly,
+committed by one transaction and compacted. On S3 a lookup waits for one request after the other, a compaction for up to
+``max_concurrency`` at a time: requests tell what it costs there.
 """
 
 from __future__ import annotations
@@ -16,34 +17,52 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks import lakes, report
 from benchmarks.peers import draw_changes
 from pipelines import compaction
+from tests.support.slow_s3 import run_slow_s3
 from trinitylake_core import Lakehouse
+from trinitylake_core.storage import open_storage
 from trinitylake_core.tree.search import lookup, scan
 
 _LOOKUPS = 300
 _COMMITS = 400
+_LOOKUPS_AFAR = 50
+_DELAY = 0.03
 _PARTS = (0.001, 0.01, 0.1, 1.0)
 _ROOM = {"node_file_max_size_bytes": 4 << 20}
 """Enough for the key table of the highest order that is measured."""
 
 
-def lookups(root: str, objects: int) -> dict[str, Any]:
+def lookups_afar(folder: Path, objects: int) -> dict[str, Any]:
+    """Return time and requests of a lookup in a copy on an S3 server that answers after 30 ms."""
+    with tempfile.TemporaryDirectory() as logs, run_slow_s3(Path(logs)) as server:
+        root = server.new_root()
+        files = (path for path in folder.rglob("*") if path.is_file())
+        open_storage(root, server.options).write_many(
+            (str(path.relative_to(folder)), path.read_bytes()) for path in files
+        )
+        server.set(delay=_DELAY)
+        found = lookups(root, objects, server.options, _LOOKUPS_AFAR)
+    return {f"{name} at 30 ms": figure for name, figure in found.items()}
+
+
+def lookups(root: str, objects: int, options: Mapping[str, Any] | None = None, times: int = _LOOKUPS) -> dict[str, Any]:
     """Return time and requests of a lookup by a handle that was opened a moment ago."""
     pick, seconds, gets, cpu = random.Random(7), [], 0, _cpu()
-    for _ in range(_LOOKUPS):
+    for _ in range(times):
         namespace, name = lakes.table_name(pick.randrange(objects), objects)
         began = time.perf_counter()
-        lake = Lakehouse.open(root)
+        lake = Lakehouse.open(root, storage_options=options)
         if lookup(lake.nodes, lake.root_node.node, lake.codec.table(namespace, name)) is None:
             raise AssertionError(f"{namespace}.{name} is not there")
         seconds.append(time.perf_counter() - began)
         gets += lake.storage.counts.get
-    return {"lookup ms": _ms(seconds), "CPU ms": _each(cpu, _LOOKUPS), "lookup get": round(gets / _LOOKUPS, 2)}
+    return {"lookup ms": _ms(seconds), "CPU ms": _each(cpu, times), "lookup get": round(gets / times, 2)}
 
 
 def commits(root: str, objects: int) -> dict[str, Any]:
@@ -105,7 +124,9 @@ def measured(order: int, objects: int, folder: Path) -> dict[str, Any]:
     row |= {"scan s": round(time.perf_counter() - began, 2), "scan CPU s": round(_cpu() - cpu, 2)}
     if found != objects + lakes.NAMESPACES:
         raise AssertionError(f"a scan found {found} of {objects} objects")
-    row |= lookups(root, objects) | commits(root, objects)
+    row |= lookups(root, objects) | lookups_afar(folder / str(order), objects)
+    print(report.table({str(order): row}), flush=True)
+    row |= commits(root, objects)
     for part in _PARTS:
         label = f"{part:.1%} ".replace(".0%", "%")
         row |= changed(f"{folder}/{order}-{part}", objects, int(objects * part), order, label)
