@@ -32,8 +32,7 @@ from benchmarks.fleet import LOAD
 from dagster_project import poll
 from dagster_project.config.file import Stanzas
 from dagster_project.factory import fleet
-from dagster_project.scope import FLEET
-from dagster_project.sensor import FLEET_SENSOR
+from dagster_project.scope import FLEET, FLEET_SENSOR
 from tests.support.browser import browser
 from tests.support.fleets import SMALL
 from tests.support.lakes import FAST

@@ -30,8 +30,8 @@ from pipelines.engine.counting import (
     COUNTING,
     IS_NO_COUNT,
     MARK,
-    Asked,
     CountedGroups,
+    GivenRows,
     ask_of_given,
     with_counts,
     without_counts,
@@ -224,7 +224,7 @@ class _Load(JobRun[Config, Report]):
         self.cuts: Sequence[str] = ()
         self.objects = 0
         self.unchanged = Tally()
-        self.asked = Asked(0)
+        self.asked = GivenRows(0)
         """What the rows of the shares ask of work on them."""
 
     def name_source(self) -> str:
@@ -285,7 +285,7 @@ class _Load(JobRun[Config, Report]):
             tally += Tally(row["objects"], int(row["hash"] or 0))
             number += 1
             marks += row[MARK]
-        self.asked = Asked(self.asked.rows + number, self.asked.keys + marks)
+        self.asked = GivenRows(self.asked.rows + number, self.asked.keys + marks)
         return tally
 
     def list_in_shares(

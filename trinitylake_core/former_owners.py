@@ -14,7 +14,7 @@ from trinitylake_core import spec
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.diff import Change
 from trinitylake_core.errors import Corrupt, LostRoot, OwnersUnknown, TransactionExpired
-from trinitylake_core.grounds import OWNERS, Identities, Identity, Named, full_name, is_over
+from trinitylake_core.grounds import OWNERS, Identities, Identity, NamedDefinition, full_name, is_over
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.snapshots import SnapshotInfo
 from trinitylake_core.versions import Root
@@ -67,7 +67,7 @@ class FormerOwners:
             kind, namespace, name = newest.codec.split(each.key)
             if kind in OWNERS:
                 key = f"{full_name(namespace, name or '')}\0{each.path}"
-                found.append(Named(key, kind, each.path))
+                found.append(NamedDefinition(key, kind, each.path))
                 self._versions[key] = max(each.version, self._versions.get(key, each.version))
         self._gone.read(self._backend.storage, found)
         return {key for key, _, _ in found}

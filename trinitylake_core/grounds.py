@@ -155,7 +155,7 @@ def _directories(root: str, locations: Iterable[str]) -> Iterator[str]:
                 yield as_directory(canonical(root, each))
 
 
-class Named(NamedTuple):
+class NamedDefinition(NamedTuple):
     """A definition: the name of its object in an index, the kind, and the path."""
 
     name: str
@@ -172,7 +172,7 @@ OWNERS: Final = frozenset({TABLE, VIEW})
 """The kinds of objects that have directories."""
 
 
-def _read_identity(storage: Storage, each: Named) -> Identity | None:
+def _read_identity(storage: Storage, each: NamedDefinition) -> Identity | None:
     """Return the identity of an object; ``None``: its definition cannot be read. One ``get``."""
     try:
         definition = _DECODERS[each.kind](storage.read(each.path), each.path)
@@ -188,7 +188,7 @@ class Identities:
         self._root = root
         self._by_name: dict[str, Identity | None] = {}
         self._names: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-        self._unread: dict[str, Named] = {}
+        self._unread: dict[str, NamedDefinition] = {}
 
     def names(self) -> KeysView[str]:
         """Return all names that were noted, also those of which it was noted that there is none."""
@@ -212,13 +212,13 @@ class Identities:
             for part in identity.parts(self._root):
                 self._names[part].add(name)
 
-    def read(self, storage: Storage, found: Iterable[Named], gone: Iterable[str] = ()) -> None:
+    def read(self, storage: Storage, found: Iterable[NamedDefinition], gone: Iterable[str] = ()) -> None:
         """Forget objects that are ``gone``, then note what definitions say. One ``get`` each, side by side.
 
         Nothing is noted where the storage fails.
         """
 
-        def read(each: Named) -> tuple[Named, Identity | None]:
+        def read(each: NamedDefinition) -> tuple[NamedDefinition, Identity | None]:
             return each, _read_identity(storage, each)
 
         known = list(storage.map(found, read))

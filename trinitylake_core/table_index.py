@@ -16,7 +16,7 @@ from typing import Final
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.errors import Corrupt, FileMissing, OwnersUnknown
 from trinitylake_core.former_owners import FormerOwners
-from trinitylake_core.grounds import OWNERS, Identities, Identity, Named, full_name, is_in_area, is_over
+from trinitylake_core.grounds import OWNERS, Identities, Identity, NamedDefinition, full_name, is_in_area, is_over
 from trinitylake_core.keys import NAMESPACE
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.storage import Storage
@@ -154,19 +154,19 @@ class TableIndex:
     def _read_changes(self, base: Root) -> None:
         """Note the identities of what changed since the version this stands at."""
         lake = Lakehouse(self._backend, base)
-        found: list[Named] = []
+        found: list[NamedDefinition] = []
         changed: list[str] = []
         if self._root is None:
             for entry in lake.objects():
                 if entry.kind in self._kinds:
-                    found.append(Named(full_name(entry.namespace, entry.name or ""), entry.kind, entry.path))
+                    found.append(NamedDefinition(full_name(entry.namespace, entry.name or ""), entry.kind, entry.path))
         else:
             for change in lake.diff(Lakehouse(self._backend, self._root), lake):
                 if change.kind in self._kinds:
                     name = full_name(change.namespace, change.name or "")
                     changed.append(name)
                     if change.new_path is not None:
-                        found.append(Named(name, change.kind, change.new_path))
+                        found.append(NamedDefinition(name, change.kind, change.new_path))
         self._identities.read(self._backend.storage, found, gone=changed)
 
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 from pipelines.copy.copying import BATCH, NEW, copy_new
 from pipelines.copy.damaged_files import check_file
 from pipelines.engine.counting import (
-    Asked,
     CountedWork,
+    GivenRows,
     ask_of_given,
     ask_of_kept,
     keep_counted,
@@ -103,7 +103,7 @@ class _Listing(NamedTuple):
     """
 
     files: Rows
-    asked: Asked
+    asked: GivenRows
 
 
 class LostFile(NamedTuple):
@@ -150,7 +150,7 @@ class FilesToCopy:
     kept: list[str]
     lost: list[LostFile]
     _compared: Rows
-    _asked: dict[str, Asked]
+    _asked: dict[str, GivenRows]
     _plan: CopyPlan
 
     def copy(self, *kinds: str) -> tuple[int, int, int]:
@@ -160,7 +160,7 @@ class FilesToCopy:
         """
         done = []
         for kind in kinds:
-            asked = self._asked.get(kind, Asked(0))
+            asked = self._asked.get(kind, GivenRows(0))
             done.append(self._plan.copy(self._compared, kind, asked, self))
         files = sum(each[0] for each in done)
         size = sum(each[1] for each in done)
@@ -248,7 +248,7 @@ class CopyPlan:
             kept=kept,
             lost=lost,
             _compared=compared,
-            _asked={row["kind"]: Asked(row["missing"], row["missing_keys"]) for row in kinds},
+            _asked={row["kind"]: GivenRows(row["missing"], row["missing_keys"]) for row in kinds},
             _plan=self,
         )
 
@@ -360,10 +360,10 @@ class CopyPlan:
         kinds = self.engine.sql(query, compared=compared).list()
         names = sum(row["names"] for row in kinds)
         keys = sum(row["keys"] for row in kinds)
-        refuse_other_sum("names of files", self._ask_for_names(named), Asked(names, keys))
+        refuse_other_sum("names of files", self._ask_for_names(named), GivenRows(names, keys))
         return kinds
 
-    def _ask_for_names(self, named: _Named) -> Asked:
+    def _ask_for_names(self, named: _Named) -> GivenRows:
         """Return how many names of files there are that :meth:`_find_reached` is to find. One query."""
         every = [named.ask(f"SELECT path FROM walked WHERE {_OF_TREES}")]
         if named.tables.found:
@@ -397,7 +397,7 @@ class CopyPlan:
             raise StorageError(f"{count} definitions are missing, and {len(found)} were listed; run it again")
         return found
 
-    def copy(self, compared: Rows, kind: str, asked: Asked, found: FilesToCopy) -> tuple[int, int, int]:
+    def copy(self, compared: Rows, kind: str, asked: GivenRows, found: FilesToCopy) -> tuple[int, int, int]:
         """Copy the files of a kind that are not at the target; return files, bytes, requests of tasks.
 
         Files that stay as they are there, because they cannot be read here, are added to what is ``kept`` or ``lost``.

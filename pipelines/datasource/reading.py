@@ -182,7 +182,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ScanRequest:
     """A read of one table, pinned to a version.
 
     Attributes:
@@ -208,7 +208,7 @@ def pin(
     wanted: Wanted,
     before: Lakehouse | None = None,
     parts: int = PARTS,
-) -> tuple[Request, list[Part]]:
+) -> tuple[ScanRequest, list[Part]]:
     """Return a read of a table at the version of a handle, and the parts to read it in.
 
     Reads the tops of two trees for ``changes``, nothing else.
@@ -231,7 +231,7 @@ def pin(
     else:
         made = _cut_children(lake, wanted, parts)
     root, options = lake.storage.spec()
-    request = Request(
+    request = ScanRequest(
         table=table,
         root=root,
         options=dict(options),
@@ -302,7 +302,7 @@ def _children_in(node: Node, ranges: Sequence[KeyRange]) -> list[int]:
 
 
 def rows(
-    request: Request,
+    request: ScanRequest,
     part: Part,
     wanted: Wanted,
     storage: Storage | None = None,
@@ -323,7 +323,7 @@ def rows(
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    request: Request
+    request: ScanRequest
     part: Part
     wanted: Wanted
     storage: Storage

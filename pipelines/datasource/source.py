@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, In, InputPartition
 from pyspark.sql.types import StructType
 
-from pipelines.datasource.reading import PARTS, PRUNED, TABLES, Part, Request, Wanted, ddl, pin, rows
+from pipelines.datasource.reading import PARTS, PRUNED, TABLES, Part, ScanRequest, Wanted, ddl, pin, rows
 from pipelines.session import ship_packages
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
@@ -49,7 +49,7 @@ class TrinityLakeSource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class _Partition(InputPartition):
-    request: Request
+    request: ScanRequest
     part: Part
     wanted: Wanted
 

@@ -39,7 +39,7 @@ _SUMS: Final = f"""coalesce(sum(r.{_GIVEN}), 0) AS given, coalesce(sum(r.{_MADE}
     coalesce(sum(CASE WHEN r.{IS_NO_COUNT} THEN 1 ELSE 0 END), 0) AS kept, coalesce(sum(r.{MARK}), 0) AS marks"""
 
 
-class Asked(NamedTuple):
+class GivenRows(NamedTuple):
     """What there is to work on: how many rows, and the sum of the checksums of their keys, if they have one."""
 
     rows: int
@@ -109,7 +109,7 @@ class CountedGroups:
 
     def __call__(self, groups: Iterable[Sequence[Row]], *storages: Any) -> Iterator[list[tuple[Any, ...]]]:
         """Yield what the work makes of each group, every row with its mark, and then the counts."""
-        asked: deque[Asked] = deque()
+        asked: deque[GivenRows] = deque()
         noted = self._note_groups(groups, asked)
         for made in self._work(noted, *storages):
             given, rest = asked.popleft()
@@ -121,7 +121,7 @@ class CountedGroups:
             counts = (*self._nothing, rest, given, len(made))
             yield [*marked, counts]
 
-    def _note_groups(self, groups: Iterable[Sequence[Row]], asked: deque[Asked]) -> Iterator[Sequence[Row]]:
+    def _note_groups(self, groups: Iterable[Sequence[Row]], asked: deque[GivenRows]) -> Iterator[Sequence[Row]]:
         for group in groups:
             asked.append(ask_of_given(group, self._key))
             yield group
@@ -143,18 +143,18 @@ def _checksum(key: object) -> int:
     return 0 if key is None else crc32(str(key).encode())
 
 
-def ask_of_given(rows: Iterable[Row], key: str) -> Asked:
+def ask_of_given(rows: Iterable[Row], key: str) -> GivenRows:
     """Return what rows of this process ask of the work that is given them."""
     keys = [_checksum(row[key]) for row in rows]
-    return Asked(len(keys), sum(keys))
+    return GivenRows(len(keys), sum(keys))
 
 
-def ask_of_kept(engine: Engine, rows: Rows, key: str) -> Asked:
+def ask_of_kept(engine: Engine, rows: Rows, key: str) -> GivenRows:
     """Return what rows ask of the work that is given them, told apart by a column of texts. One query."""
     query = f"SELECT count(*) AS every, coalesce(sum(crc32(r.{key})), 0) AS keys FROM rows r"
     found = engine.sql(query, rows=rows).one()
     rows.learn_count(found["every"])
-    return Asked(found["every"], found["keys"])
+    return GivenRows(found["every"], found["keys"])
 
 
 def sum_counts(engine: Engine, rows: Rows, *more: str) -> tuple[Counts, dict[str, Any]]:
@@ -163,7 +163,7 @@ def sum_counts(engine: Engine, rows: Rows, *more: str) -> tuple[Counts, dict[str
     return Counts(*(sums.pop(name) for name in Counts._fields)), sums
 
 
-def without_counts(what: str, asked: Asked, rows: Iterable[Row]) -> Iterator[Row]:
+def without_counts(what: str, asked: GivenRows, rows: Iterable[Row]) -> Iterator[Row]:
     """Yield what :class:`CountedWork` made, without the counts; raise :func:`refuse_lost`'s error behind the last row.
 
     REQUIRES: nothing that stays is done about the rows before all of them have come.
@@ -205,7 +205,7 @@ def stream_counted(
     work: Work,
     rows: Rows,
     key: str,
-    asked: Asked,
+    asked: GivenRows,
     made: pa.Schema,
     *storages: Storage,
     each: int = READ_AHEAD,
@@ -230,7 +230,7 @@ def keep_mapped(
     work: Work,
     rows: Rows,
     key: str,
-    asked: Asked,
+    asked: GivenRows,
     made: pa.Schema,
     *storages: Storage,
     by: str = "",
@@ -310,7 +310,9 @@ def list_counted(engine: Engine, what: str, query: str, columns: str, **tables: 
     return found
 
 
-def refuse_other_names(engine: Engine, what: str, kept: Rows, columns: str, asked_query: str, **tables: Table) -> Asked:
+def refuse_other_names(
+    engine: Engine, what: str, kept: Rows, columns: str, asked_query: str, **tables: Table
+) -> GivenRows:
     """Refuse kept rows that are not those that a query asks for, each once; return what they ask of work.
 
     One query, for each costs Spark a job; the rows need not be counted again. Rows are told apart by ``columns``, which
@@ -330,14 +332,14 @@ def refuse_other_names(engine: Engine, what: str, kept: Rows, columns: str, aske
     asked = found["asked"]
     refuse_other_sum(what, (asked, asked, 0), (found["names"], found["every"], found["others"]))
     kept.learn_count(asked)
-    return Asked(asked, found["keys"])
+    return GivenRows(asked, found["keys"])
 
 
 def _first_of(columns: str) -> str:
     return columns.partition(",")[0]
 
 
-def refuse_lost(what: str, asked: Asked, found: Counts) -> None:
+def refuse_lost(what: str, asked: GivenRows, found: Counts) -> None:
     """Refuse a result that lacks rows, or has too many of them.
 
     Args:

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from pipelines.engine.counting import (
     MARK,
-    Asked,
     Counts,
+    GivenRows,
     ask_of_given,
     keep_mapped,
     refuse_other_names,
@@ -395,7 +395,7 @@ def _descend(found: Walk, engine: Engine, roots: Sequence[Row], known: Sequence[
             pending.drop()
 
 
-def _roots_to_visit(found: Walk, roots: Sequence[Row], known: Sequence[Rows]) -> tuple[Rows, Asked]:
+def _roots_to_visit(found: Walk, roots: Sequence[Row], known: Sequence[Rows]) -> tuple[Rows, GivenRows]:
     """Return the roots that are not among the known nodes, each once, and what they ask of a visit."""
     once = _each_root_once(roots)
     engine = found.engine
@@ -425,7 +425,7 @@ def _each_root_once(roots: Sequence[Row]) -> list[Row]:
     return list(once.values())
 
 
-def _refuse_lost_children(found: Walk, height: int, pending: Rows, known: Sequence[Rows]) -> Asked:
+def _refuse_lost_children(found: Walk, height: int, pending: Rows, known: Sequence[Rows]) -> GivenRows:
     """Refuse to visit other children, or with other expectations, than those that parents record and nobody knows.
 
     What hangs below a child that is not among them would be deleted. Each mark of what is recorded is in the sum of
@@ -441,10 +441,10 @@ def _refuse_lost_children(found: Walk, height: int, pending: Rows, known: Sequen
     children = sums["children"]
     refuse_other_sum("children of nodes", sums["recorded"], sums["kept"])
     pending.learn_count(children)
-    return Asked(children, sums["keys"])
+    return GivenRows(children, sums["keys"])
 
 
-def _place_pending(found: Walk, engine: Engine, pending: Rows, asked: Asked, few: int) -> Rows:
+def _place_pending(found: Walk, engine: Engine, pending: Rows, asked: GivenRows, few: int) -> Rows:
     """Return nodes where they are visited: more than a few of them in the engine, and so is the rest of the walk."""
     if found.engine is engine or asked.rows <= few:
         return pending
@@ -453,7 +453,7 @@ def _place_pending(found: Walk, engine: Engine, pending: Rows, asked: Asked, few
     return engine.table(rows, found.visitor.asked)
 
 
-def _visit_level(found: Walk, pending: Rows, asked: Asked, height: int) -> int:
+def _visit_level(found: Walk, pending: Rows, asked: GivenRows, height: int) -> int:
     """Visit nodes of a height and keep what is left of them; return the greatest height among them.
 
     Raises ``StorageError``: the engine lost rows.

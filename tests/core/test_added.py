@@ -22,7 +22,7 @@ from trinitylake_core.errors import CommitConflict, StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.commit_rules.added import AddedFiles, TableFilesVoid
 from trinitylake_core.iceberg.errors import TableForbidden
-from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.iceberg.names import CatalogName
 from trinitylake_core.table_places import TablePlaces
 
 
@@ -130,7 +130,7 @@ def test_each_file_can_be_refused_before_it_is_read(catalog: TrinityLakeCatalog,
     """An endpoint opens no file that its operator has not allowed; the places of the table are known to it."""
     metadata, asked = table.metadata, []
 
-    def refuse(_name: ObjectName | None, uris: Iterable[str], places: TablePlaces) -> None:
+    def refuse(_name: CatalogName | None, uris: Iterable[str], places: TablePlaces) -> None:
         asked.extend((uri, list(places.prefixes)) for uri in uris)
         if _manifests(table)[0] in uris:
             raise TableForbidden("not below an allowed place")

@@ -18,7 +18,7 @@ from pyiceberg.table.update import AssertCreate, AssignUUIDUpdate, SetProperties
 from pipelines import register
 from tests.hostile.lakehouse import HOSTILE, NAMESPACE, SOUND, metadata_file, new_lakehouse
 from tests.support.icebergs import SCHEMA, ids, opened, rows, with_table
-from trinitylake_core.grounds import OWNERS, Identities, Named
+from trinitylake_core.grounds import OWNERS, Identities, NamedDefinition
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 _TAKEN: Final = "has the same UUID, metadata file or directory"
@@ -160,8 +160,8 @@ def test_what_is_gone_is_forgotten(catalog: TrinityLakeCatalog) -> None:
     storage = catalog.lakehouse.storage
     known = Identities(storage.root)
     entries = [each for each in catalog.lakehouse.objects() if each.kind in OWNERS]
-    found = [Named(str(each.name), each.kind, each.path) for each in entries]
-    known.read(storage, [*found, Named("unreadable", "table", "none")])
+    found = [NamedDefinition(str(each.name), each.kind, each.path) for each in entries]
+    known.read(storage, [*found, NamedDefinition("unreadable", "table", "none")])
     assert {*SOUND, HOSTILE, "unreadable"} == set(known.names())
     directories = known.identity(HOSTILE).directories
     known.read(storage, [], gone=[HOSTILE, "unreadable", "never"])

@@ -1,7 +1,7 @@
 """The commit protocol: the only creator of roots (format, section 6).
 
-A *change* builds a root on top of a base. When another writer won the version, :meth:`Change.rebase` decides whether
-the change may be built again, on top of the newest version.
+A *change* builds a root on top of a base. When another writer won the version, :meth:`VersionChange.rebase` decides
+whether the change may be built again, on top of the newest version.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Draft:
     """Whether messages of the transaction are further down than in the buffer of the root."""
 
 
-class Change(Protocol):
+class VersionChange(Protocol):
     """Something that becomes a version."""
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
@@ -81,7 +81,7 @@ class Change(Protocol):
 def commit(
     backend: LakehouseBackend,
     base: Root,
-    change: Change,
+    change: VersionChange,
     *,
     began_at_millis: int | None = None,
     attempts: int = MAX_ATTEMPTS,
@@ -97,8 +97,9 @@ def commit(
     root refers to is durable before the root is visible.
     ``before_commit`` is called right before the root is created, each time it is tried; raising there gives the
     change up, and leaves what was written for it as orphans. ``unknown`` means that an earlier call for the same change
-    ended with ``OutcomeUnknown``; the change finds itself among what was committed since (:meth:`Change.rebase`).
-    ``urgent`` tries again without waiting after a lost race, before all writers that wait.
+    ended with ``OutcomeUnknown``; the change finds itself among what was committed since
+    (:meth:`VersionChange.rebase`). ``urgent`` tries again without waiting after a lost race, before all writers that
+    wait.
     ``fences`` are given where files were written since an older root than ``base`` was read.
 
     Nothing that was written is removed here after any outcome: a request whose answer was lost may be carried out
@@ -205,7 +206,7 @@ def _is_late(base: Root, began_at_millis: int, ttl_millis: int) -> bool:
 def _attempt(
     backend: LakehouseBackend,
     base: Root,
-    change: Change,
+    change: VersionChange,
     began_at_millis: int,
     ttl_millis: int,
     doubt: _Doubt,

@@ -18,7 +18,7 @@ from trinitylake_core.errors import StorageError, UnsafeStorage
 from trinitylake_core.grounds import NOBODY, Identities, Identity, directories_above, full_name
 from trinitylake_core.iceberg.commit_rules.added import AddedFiles
 from trinitylake_core.iceberg.errors import TableForbidden
-from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.iceberg.names import CatalogName
 from trinitylake_core.iceberg.rights.locations import Place
 from trinitylake_core.iceberg.rights.metadata_files import MetadataFiles, Stored
 from trinitylake_core.table_index import TableIndex
@@ -27,7 +27,7 @@ from trinitylake_core.transactions.made import note_version
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Root
 
-Require = Callable[[ObjectName], None]
+Require = Callable[[CatalogName], None]
 _REQUIRE: ContextVar[Require | None] = ContextVar("require", default=None)
 
 
@@ -88,7 +88,7 @@ class Claims:
 class _Claim(NamedTuple):
     """What an attempt requires that no other object has."""
 
-    name: ObjectName
+    name: CatalogName
     identity: Identity
     directories: tuple[str, ...]
     require: Require | None
@@ -119,7 +119,7 @@ class Attempt:
     # -- metadata files ------------------------------------------------------------------------
 
     def write_metadata(
-        self, name: ObjectName, metadata: TableMetadata | ViewMetadata, location: str, before: Stored | None = None
+        self, name: CatalogName, metadata: TableMetadata | ViewMetadata, location: str, before: Stored | None = None
     ) -> None:
         """Write metadata to a new file, those of a table after those ``before``. One ``put``."""
         path = self.places.write(metadata, location)
@@ -130,7 +130,9 @@ class Attempt:
         if path is not None:
             self._written.append(path)
 
-    def take_over(self, name: ObjectName, metadata: TableMetadata | None, location: str, before: Stored | None) -> None:
+    def take_over(
+        self, name: CatalogName, metadata: TableMetadata | None, location: str, before: Stored | None
+    ) -> None:
         """Note a metadata file that another writer wrote, of a table in the place of ``before``. No request."""
         known = self._note_base(location, before)
         self._added.add(known, metadata, location, is_own=False, name=name)
@@ -149,11 +151,11 @@ class Attempt:
 
     # -- identities ----------------------------------------------------------------------------
 
-    def note(self, name: ObjectName, identity: Identity | None) -> None:
+    def note(self, name: CatalogName, identity: Identity | None) -> None:
         """Note which identity an object has after this attempt; ``None``: there is none of this name."""
         self._identities.put(full_name(*name), identity)
 
-    def claim(self, name: ObjectName, identity: Identity = NOBODY, directories: Iterable[str] = ()) -> None:
+    def claim(self, name: CatalogName, identity: Identity = NOBODY, directories: Iterable[str] = ()) -> None:
         """Require that no object but this one has an identity, at the base and in any race. It is noted afterwards.
 
         Nor one of these directories, one in it, or one above it. Costs what ``TableIndex.names_of`` does; nothing where
@@ -171,7 +173,7 @@ class Attempt:
         self._claims.take(identity, claim.directories, self)
         self._claimed.append(claim)
 
-    def require_owners(self, name: ObjectName, location: str) -> None:
+    def require_owners(self, name: CatalogName, location: str) -> None:
         """Refuse a file that is to be registered under a name to those who may not have what lies in its directory.
 
         That is what has it, or had it last. Where no version that is kept says who that was, the name of the directory
@@ -195,7 +197,7 @@ class Attempt:
                 require(owner)
         made_for = locations.made_for(location)
         if not found and made_for is not None and not locations.is_made_for(name, made_for):
-            require(ObjectName(*made_for))
+            require(CatalogName(*made_for))
 
     def refuse_ground(self, namespace: str, properties: Mapping[str, str]) -> None:
         """Refuse to clients a location of a namespace that is, or lies in, a directory that a table has, or had last.
@@ -233,7 +235,7 @@ class Attempt:
                 )
         self._index.of_namespaces.refuse_unknown(base, [directory])
 
-    def _refuse_added(self, name: ObjectName | None, uris: Iterable[str], own: TablePlaces) -> None:
+    def _refuse_added(self, name: CatalogName | None, uris: Iterable[str], own: TablePlaces) -> None:
         """Refuse files that a client adds, in no place of the table or in one of another table.
 
         Those outside its own directory cost what :meth:`claim` does. Raises ``TableForbidden``, ``InvalidLocation``.
@@ -346,7 +348,7 @@ class Attempt:
             self._claims.release(self)
 
 
-def _name_of(name: str) -> ObjectName:
+def _name_of(name: str) -> CatalogName:
     """Return a name in the index as one of an object."""
     namespace, _, own = name.partition("\0")
-    return ObjectName(namespace, own)
+    return CatalogName(namespace, own)

@@ -53,7 +53,7 @@ from trinitylake_core.iceberg.attempt import Attempt, Claims
 from trinitylake_core.iceberg.commit_rules.added import TableFilesVoid
 from trinitylake_core.iceberg.commit_rules.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules
 from trinitylake_core.iceberg.errors import MetadataMissing, keep_own_errors, translate_errors
-from trinitylake_core.iceberg.names import ObjectName, name_of, namespace_of, new_name_of, new_namespace_of
+from trinitylake_core.iceberg.names import CatalogName, name_of, namespace_of, new_name_of, new_namespace_of
 from trinitylake_core.iceberg.options import file_io_properties, storage_options
 from trinitylake_core.iceberg.rewriting.rewritten import FileRewrite
 from trinitylake_core.iceberg.rights.locations import Locations, Place
@@ -399,7 +399,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
             raise FileNotFoundError("nothing has written its metadata yet")
         return self._places.read(location)
 
-    def _table(self, name: ObjectName, table: Stored) -> Table:
+    def _table(self, name: CatalogName, table: Stored) -> Table:
         io = self._places.file_io_of(table)
         kind = TableOfVersion3 if table.metadata.format_version == VERSION else Table
         return kind(name.identifier, table.metadata, table.metadata_location, io, self)
@@ -479,7 +479,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
             self._places.make_directory(staged.metadata_location)
         return staged
 
-    def _refuse_taken(self, name: ObjectName, directories: Sequence[str]) -> None:
+    def _refuse_taken(self, name: CatalogName, directories: Sequence[str]) -> None:
         """Refuse directories that another table has. No request without one. Raises ``TableForbidden``."""
         if directories:
             attempt = self._begin(f"stage table {name}")
@@ -511,7 +511,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         self._staged.add(name, metadata, own)
         return StagedTable(name.identifier, metadata, metadata_location, io, self)
 
-    def _location_of_new(self, name: ObjectName, given: str | None) -> tuple[str, list[str]]:
+    def _location_of_new(self, name: CatalogName, given: str | None) -> tuple[str, list[str]]:
         """Return the location of a new table or view, and the directories that are its own: one that is made here.
 
         Raises ``NoSuchNamespaceError``, ``TableForbidden``.
@@ -848,7 +848,7 @@ class CatalogTransaction(TrinityLakeCatalog):
             self.abort()
 
 
-def _reason_of_rewrite(names: Sequence[ObjectName]) -> str:
+def _reason_of_rewrite(names: Sequence[CatalogName]) -> str:
     """Return what the history says of a rewrite."""
     named = ", ".join(str(each) for each in names[:_NAMED])
     return f"compact {named}" if len(names) <= _NAMED else f"compact {named}, ... ({len(names)} tables)"

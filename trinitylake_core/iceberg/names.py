@@ -12,7 +12,7 @@ from pyiceberg.exceptions import BadRequestError, NoSuchNamespaceError
 from pyiceberg.typedef import Identifier
 
 
-class ObjectName(NamedTuple):
+class CatalogName(NamedTuple):
     """The name of a table or a view."""
 
     namespace: str
@@ -27,7 +27,7 @@ class ObjectName(NamedTuple):
         return f"{self.namespace}.{self.name}"
 
 
-def name_of(identifier: str | Identifier, missing: type[Exception]) -> ObjectName:
+def name_of(identifier: str | Identifier, missing: type[Exception]) -> CatalogName:
     """Return the name of an object that a client looks for.
 
     Raises ``missing`` for what cannot be the name of one: without a namespace, or with spaces around a part.
@@ -35,10 +35,10 @@ def name_of(identifier: str | Identifier, missing: type[Exception]) -> ObjectNam
     parts = Catalog.identifier_to_tuple(identifier)
     if len(parts) < 2 or any(_is_empty_or_padded(part) for part in parts):
         raise missing(f"{'.'.join(parts)!r} is not a namespace and a name")
-    return ObjectName(".".join(parts[:-1]), parts[-1])
+    return CatalogName(".".join(parts[:-1]), parts[-1])
 
 
-def new_name_of(identifier: str | Identifier) -> ObjectName:
+def new_name_of(identifier: str | Identifier) -> CatalogName:
     """Return the name of an object that a client creates.
 
     Raises:

@@ -23,7 +23,7 @@ from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.attempt import Attempt, Claims
 from trinitylake_core.iceberg.errors import translate_errors, words_of
 from trinitylake_core.iceberg.fields import table_fields
-from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.iceberg.names import CatalogName
 from trinitylake_core.iceberg.rights.identities import directories_left, identity_of_metadata
 from trinitylake_core.iceberg.rights.locations import Locations
 from trinitylake_core.iceberg.rights.metadata_files import MetadataFiles, Stored
@@ -193,7 +193,7 @@ class _Registration:
 
     def add_table(self, source: Catalog, identifier: Identifier) -> None:
         """Register a table, or follow it; one whose metadata are odd is left out and named."""
-        name = ObjectName(".".join(identifier[:-1]), identifier[-1])
+        name = CatalogName(".".join(identifier[:-1]), identifier[-1])
         try:
             table = border.load_from(source, identifier)
             new = Stored(table.metadata, table.metadata_location)
@@ -205,7 +205,7 @@ class _Registration:
         except _REFUSED as error:
             self._report.note_refused(str(name), str(error))
 
-    def _put(self, name: ObjectName, new: Stored) -> None:
+    def _put(self, name: CatalogName, new: Stored) -> None:
         _, stored = self._attempt.places.type_and_location(new.metadata_location)
         try:
             here = self._attempt.txn.table(*name)
@@ -229,16 +229,16 @@ class _Registration:
         else:
             self.taken.append(str(name))
 
-    def _claim(self, name: ObjectName, new: Stored) -> None:
+    def _claim(self, name: CatalogName, new: Stored) -> None:
         root = self._attempt.places.storage.root
         self._attempt.claim(name, identity_of_metadata(root, new.metadata, new.metadata_location))
 
-    def _create(self, name: ObjectName, new: Stored, replaced: TableDef | None = None) -> None:
+    def _create(self, name: CatalogName, new: Stored, replaced: TableDef | None = None) -> None:
         made = self._attempt.txn.create_table(*name, **self._fields(name, new, replaced=replaced))
         self._attempt.note(name, identity_of(self._attempt.places.storage.root, made))
 
     def _fields(
-        self, name: ObjectName, new: Stored, old: TableDef | None = None, replaced: TableDef | None = None
+        self, name: CatalogName, new: Stored, old: TableDef | None = None, replaced: TableDef | None = None
     ) -> dict[str, Any]:
         places = self._attempt.places
         self._attempt.take_over(name, new.metadata, new.metadata_location, None)

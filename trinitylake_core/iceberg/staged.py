@@ -8,7 +8,7 @@ from typing import Final
 
 from pyiceberg.table.metadata import TableMetadata
 
-from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.iceberg.names import CatalogName
 
 _MOST: Final = 10_000
 
@@ -22,16 +22,16 @@ class StagedTables:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_uuid: OrderedDict[str, tuple[ObjectName, str, list[str]]] = OrderedDict()
+        self._by_uuid: OrderedDict[str, tuple[CatalogName, str, list[str]]] = OrderedDict()
 
-    def add(self, name: ObjectName, metadata: TableMetadata, own: list[str]) -> None:
+    def add(self, name: CatalogName, metadata: TableMetadata, own: list[str]) -> None:
         """Note a table that a client may create, with the directories that were made for it."""
         with self._lock:
             self._by_uuid[str(metadata.table_uuid)] = name, metadata.location, own
             while len(self._by_uuid) > _MOST:
                 self._by_uuid.popitem(last=False)
 
-    def directories_of(self, name: ObjectName, metadata: TableMetadata) -> list[str] | None:
+    def directories_of(self, name: CatalogName, metadata: TableMetadata) -> list[str] | None:
         """Return the directories that were made for a table; perhaps none, where a client chose the place.
 
         ``None``: none was staged here under this name and at this location, or it was created since.

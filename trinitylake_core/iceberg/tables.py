@@ -37,7 +37,7 @@ from trinitylake_core.iceberg.commit_rules.snapshot_expiration import (
 from trinitylake_core.iceberg.commit_rules.table_updates import meet_requirements, number_of_next_file, update_metadata
 from trinitylake_core.iceberg.errors import MetadataMissing, TableForbidden, no_table
 from trinitylake_core.iceberg.fields import table_fields
-from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.iceberg.names import CatalogName
 from trinitylake_core.iceberg.namespaces import make_namespace, require_namespace
 from trinitylake_core.iceberg.rewriting.replacing import NewSnapshot, RewriteLost, replacing_snapshot
 from trinitylake_core.iceberg.rewriting.rewritten import FileRewrite
@@ -57,7 +57,7 @@ UNREADABLE: Final = (NoSuchTableError, NoSuchIcebergTableError, MetadataMissing,
 class Commit(NamedTuple):
     """What a client wants of one table: its name, what must hold, and what to change."""
 
-    name: ObjectName
+    name: CatalogName
     requirements: tuple[TableRequirement, ...]
     updates: tuple[TableUpdate, ...]
 
@@ -81,7 +81,7 @@ class Commit(NamedTuple):
 # -- reading -----------------------------------------------------------------------------------------
 
 
-def definition_of_table(view: CatalogView, name: ObjectName) -> TableDef:
+def definition_of_table(view: CatalogView, name: CatalogName) -> TableDef:
     """Return the definition of an Iceberg table. Raises ``NoSuchTableError``, ``NoSuchIcebergTableError``."""
     try:
         table = view.table(*name)
@@ -92,7 +92,7 @@ def definition_of_table(view: CatalogView, name: ObjectName) -> TableDef:
     return table
 
 
-def location_of_metadata(view: CatalogView, places: MetadataFiles, name: ObjectName) -> str:
+def location_of_metadata(view: CatalogView, places: MetadataFiles, name: CatalogName) -> str:
     """Return the location of a table's newest metadata file. Raises as :func:`definition_of_table`."""
     location = metadata_uri(places.storage.root, definition_of_table(view, name))
     if location is None:
@@ -100,7 +100,7 @@ def location_of_metadata(view: CatalogView, places: MetadataFiles, name: ObjectN
     return location
 
 
-def load_table(view: CatalogView, places: MetadataFiles, name: ObjectName, *, writes: bool = False) -> Stored:
+def load_table(view: CatalogView, places: MetadataFiles, name: CatalogName, *, writes: bool = False) -> Stored:
     """Return a table. What looking up its definition costs, and one ``get``.
 
     Raises what :func:`location_of_metadata` and ``MetadataFiles.read`` raise; ``TableForbidden``: clients, or a job
@@ -113,7 +113,7 @@ def load_table(view: CatalogView, places: MetadataFiles, name: ObjectName, *, wr
     return table
 
 
-def _refuse_foreign(view: CatalogView, places: MetadataFiles, name: ObjectName, table: Stored) -> None:
+def _refuse_foreign(view: CatalogView, places: MetadataFiles, name: CatalogName, table: Stored) -> None:
     """Refuse metadata with a directory that the definition lacks: clients with many rights would write there."""
     named = [each.location for each in directories_of(table.metadata)]
     definition, former = definition_of_table(view, name), places.former_root(table)
@@ -122,7 +122,7 @@ def _refuse_foreign(view: CatalogView, places: MetadataFiles, name: ObjectName, 
         raise _refusal_of_place(name, foreign)
 
 
-def _refusal_of_place(name: ObjectName, place: str) -> TableForbidden:
+def _refusal_of_place(name: CatalogName, place: str) -> TableForbidden:
     return TableForbidden(
         f"{name}: a place that it names, {place}, is not the table's by its definition: somebody has overwritten its "
         "metadata file. If the place is the table's, have the operator register the file again (`register_table` with "
@@ -131,16 +131,16 @@ def _refusal_of_place(name: ObjectName, place: str) -> TableForbidden:
 
 
 def load_tables(
-    view: CatalogView, places: MetadataFiles, names: Sequence[ObjectName]
-) -> Iterator[tuple[ObjectName, Stored]]:
+    view: CatalogView, places: MetadataFiles, names: Sequence[CatalogName]
+) -> Iterator[tuple[CatalogName, Stored]]:
     """Yield those of several tables that are there. One ``get`` each, side by side. Raises as :func:`load_table`."""
-    found: list[tuple[ObjectName, str]] = []
+    found: list[tuple[CatalogName, str]] = []
     for name in names:
         with suppress(NoSuchTableError):
             location = location_of_metadata(view, places, name)
             found.append((name, location))
 
-    def load(each: tuple[ObjectName, str]) -> tuple[ObjectName, Stored]:
+    def load(each: tuple[CatalogName, str]) -> tuple[CatalogName, Stored]:
         name, location = each
         metadata = places.read(location)
         return name, Stored(metadata, location)
@@ -151,7 +151,7 @@ def load_tables(
 # -- creating ----------------------------------------------------------------------------------------
 
 
-def create_table(attempt: Attempt, name: ObjectName, new: Stored, own: Sequence[str] = ()) -> None:
+def create_table(attempt: Attempt, name: CatalogName, new: Stored, own: Sequence[str] = ()) -> None:
     """Write the metadata of a new table, and add its definition. ``own`` are directories that were made for it.
 
     Raises ``TableAlreadyExistsError``, ``NoSuchNamespaceError``, ``TableForbidden``.
@@ -163,7 +163,7 @@ def create_table(attempt: Attempt, name: ObjectName, new: Stored, own: Sequence[
     attempt.write_metadata(name, new.metadata, new.metadata_location)
 
 
-def register_table(attempt: Attempt, name: ObjectName, metadata_location: str, *, overwrite: bool) -> Stored:
+def register_table(attempt: Attempt, name: CatalogName, metadata_location: str, *, overwrite: bool) -> Stored:
     """Add a table that is already written, where it is; with ``overwrite`` in place of one of this name.
 
     Raises:
@@ -189,7 +189,7 @@ def register_table(attempt: Attempt, name: ObjectName, metadata_location: str, *
     return new
 
 
-def _refuse_unregistrable(places: MetadataFiles, name: ObjectName, new: Stored) -> list[str]:
+def _refuse_unregistrable(places: MetadataFiles, name: CatalogName, new: Stored) -> list[str]:
     """Refuse metadata of which this catalog could not serve the table afterwards, or which reach beyond the table.
 
     Return the directories that no other table may have.
@@ -204,13 +204,13 @@ def _refuse_unregistrable(places: MetadataFiles, name: ObjectName, new: Stored) 
     return places.refuse_new(new.metadata, [] if own is None else [own])
 
 
-def _claim(attempt: Attempt, name: ObjectName, new: Stored) -> None:
+def _claim(attempt: Attempt, name: CatalogName, new: Stored) -> None:
     """Require that no other table has the UUID, the metadata file, or what a client says is its own directory."""
     identity = identity_of_metadata(attempt.places.storage.root, new.metadata, new.metadata_location)
     attempt.claim(name, identity, identity.directories if attempt.places.serves_clients else ())
 
 
-def _add_definition(attempt: Attempt, name: ObjectName, new: Stored, left: Sequence[str] = ()) -> None:
+def _add_definition(attempt: Attempt, name: CatalogName, new: Stored, left: Sequence[str] = ()) -> None:
     """Add the definition of a table; ``left`` are directories of another one, in whose place it comes.
 
     Raises ``TableAlreadyExistsError``.
@@ -228,7 +228,7 @@ def _add_definition(attempt: Attempt, name: ObjectName, new: Stored, left: Seque
     attempt.note(name, identity_of(attempt.places.storage.root, made))
 
 
-def _put_definition(attempt: Attempt, name: ObjectName, new: Stored, *, overwrite: bool) -> None:
+def _put_definition(attempt: Attempt, name: CatalogName, new: Stored, *, overwrite: bool) -> None:
     """Make a definition name other metadata, or add it where there is none; another table's is replaced as a whole."""
     old = None
     if overwrite:
@@ -245,7 +245,7 @@ def _put_definition(attempt: Attempt, name: ObjectName, new: Stored, *, overwrit
 
 
 def _change_definition(
-    attempt: Attempt, name: ObjectName, new: Stored, allowed: Collection[str] | None = frozenset()
+    attempt: Attempt, name: CatalogName, new: Stored, allowed: Collection[str] | None = frozenset()
 ) -> None:
     """Make the definition of a table name other metadata of it, and the directories that it is ``allowed`` to get.
 
@@ -310,14 +310,14 @@ def commit_table(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stor
     return new
 
 
-def _show(attempt: Attempt, name: ObjectName, table: Stored) -> Stored:
+def _show(attempt: Attempt, name: CatalogName, table: Stored) -> Stored:
     """Return a table that a commit left as it is. To clients as :func:`load_table`: raises ``TableForbidden``."""
     if attempt.places.serves_clients:
         _refuse_foreign(attempt.txn, attempt.places, name, table)
     return table
 
 
-def _refuse_lost_vectors(places: MetadataFiles, name: ObjectName, current: Stored, new: Stored) -> None:
+def _refuse_lost_vectors(places: MetadataFiles, name: CatalogName, current: Stored, new: Stored) -> None:
     """Refuse snapshots that bring deleted rows back. Costs what :func:`refuse_lost_vectors` does."""
     located = Located(places.storage).of(current.metadata_location, current.metadata.location)
     refuse = places.refuse_unreadable if places.serves_clients else None
@@ -354,8 +354,8 @@ def _update_metadata(places: MetadataFiles, commit: Commit, current: Stored | No
 
 
 def expire_snapshots(
-    attempt: Attempt, names: Sequence[ObjectName], rules: SnapshotRules | PlannedSnapshots, now_millis: int
-) -> dict[ObjectName, Expiring]:
+    attempt: Attempt, names: Sequence[CatalogName], rules: SnapshotRules | PlannedSnapshots, now_millis: int
+) -> dict[CatalogName, Expiring]:
     """Remove snapshots and references of several tables; return what each of them lost.
 
     One ``get`` and one ``put`` for each table, side by side.
@@ -366,8 +366,8 @@ def expire_snapshots(
         TableForbidden: a table whose new metadata would be written elsewhere.
     """
     places = attempt.places
-    found: dict[ObjectName, Expiring] = {}
-    changes: list[tuple[ObjectName, Stored, Stored]] = []
+    found: dict[CatalogName, Expiring] = {}
+    changes: list[tuple[CatalogName, Stored, Stored]] = []
     for name, current in load_tables(attempt.txn, places, names):
         former = places.former_root(current)
         if former:
@@ -389,7 +389,7 @@ def expire_snapshots(
     for name, _, after in changes:  # before a file is written where a table may have nothing
         _change_definition(attempt, name, after)
 
-    def write(change: tuple[ObjectName, Stored, Stored]) -> None:
+    def write(change: tuple[CatalogName, Stored, Stored]) -> None:
         name, before, after = change
         attempt.write_metadata(name, after.metadata, after.metadata_location, before)
 
@@ -398,7 +398,7 @@ def expire_snapshots(
     return found
 
 
-def replace_files(attempt: Attempt, rewrites: Mapping[ObjectName, FileRewrite]) -> dict[ObjectName, int]:
+def replace_files(attempt: Attempt, rewrites: Mapping[CatalogName, FileRewrite]) -> dict[CatalogName, int]:
     """Make rewrites of several tables count; return the snapshot of each.
 
     For each table one ``get`` for its metadata, manifest list and manifests, and one ``put`` for each new manifest, the
@@ -412,7 +412,7 @@ def replace_files(attempt: Attempt, rewrites: Mapping[ObjectName, FileRewrite]) 
     places = attempt.places
     lost = dict.fromkeys(rewrites, "it was dropped or renamed")
 
-    def replace_in(found: tuple[ObjectName, Stored]) -> _Replaced | tuple[ObjectName, str]:
+    def replace_in(found: tuple[CatalogName, Stored]) -> _Replaced | tuple[CatalogName, str]:
         name, current = found
         try:
             made = replacing_snapshot(places, current, rewrites[name])
@@ -436,7 +436,7 @@ def replace_files(attempt: Attempt, rewrites: Mapping[ObjectName, FileRewrite]) 
     for each in made:  # before a file is written where a table may have nothing
         _change_definition(attempt, each.name, each.new)
 
-    def write(each: _Replaced) -> tuple[ObjectName, int]:
+    def write(each: _Replaced) -> tuple[CatalogName, int]:
         each.snapshot.files.store()
         attempt.write_metadata(each.name, each.new.metadata, each.new.metadata_location, each.current)
         return each.name, each.snapshot.number
@@ -447,13 +447,13 @@ def replace_files(attempt: Attempt, rewrites: Mapping[ObjectName, FileRewrite]) 
 class _Replaced(NamedTuple):
     """A table whose files are replaced: its metadata before and after, and the snapshot that is to be stored."""
 
-    name: ObjectName
+    name: CatalogName
     current: Stored
     new: Stored
     snapshot: NewSnapshot
 
 
-def rename_table(attempt: Attempt, old: ObjectName, new: ObjectName) -> None:
+def rename_table(attempt: Attempt, old: CatalogName, new: CatalogName) -> None:
     """Rename a table. Its files stay where they are.
 
     Raises ``NoSuchTableError``, ``NoSuchNamespaceError``, ``TableAlreadyExistsError``.
@@ -464,7 +464,7 @@ def rename_table(attempt: Attempt, old: ObjectName, new: ObjectName) -> None:
     attempt.note(new, identity)
 
 
-def rename_object(attempt: Attempt, kind: str, old: ObjectName, new: ObjectName) -> None:
+def rename_object(attempt: Attempt, kind: str, old: CatalogName, new: CatalogName) -> None:
     """Rename a table or a view; raise PyIceberg's error for a name that one of them has."""
     make_namespace(attempt, new.namespace)
     other = VIEW if kind == TABLE else TABLE
@@ -481,7 +481,7 @@ def rename_object(attempt: Attempt, kind: str, old: ObjectName, new: ObjectName)
         raise taken(f"Cannot rename {old} to {new}. {found.title()} already exists") from None
 
 
-def drop_table(attempt: Attempt, name: ObjectName) -> None:
+def drop_table(attempt: Attempt, name: CatalogName) -> None:
     """Drop a table; its files stay. Raises ``NoSuchTableError``."""
     definition_of_table(attempt.txn, name)
     attempt.txn.drop_table(*name)

@@ -30,7 +30,7 @@ from trinitylake_core.rest.principals import Principal, Principals, WrongToken, 
 from trinitylake_core.rest.problems import Problem, problem_of
 from trinitylake_core.rest.repeats import again, key_of
 from trinitylake_core.rest.requests import Reply, Request
-from trinitylake_core.rest.turns import ClientGone, Place, Places, Rates
+from trinitylake_core.rest.turns import ClientGone, Rates, Seat, Seats
 from trinitylake_core.rest.warehouses import Warehouse, Warehouses
 from trinitylake_core.transactions.made import collect_versions
 from trinitylake_core.transactions.requests import Repeated, as_iso_duration, asked_by
@@ -135,9 +135,9 @@ class _Endpoint:
     ) -> None:
         self.limits = limits
         self.bodies = Bodies(limits)
-        self._places = Places(limits, is_shared=principals is not None)
+        self._seats = Seats(limits, is_shared=principals is not None)
         self._rates = Rates()
-        self.journal = Journal(self._places, audits_reads=audits_reads)
+        self.journal = Journal(self._seats, audits_reads=audits_reads)
         self._warehouses = warehouses
         self._principals = principals
         if principals is not None:
@@ -168,13 +168,13 @@ class _Endpoint:
         """Return the prefix of a warehouse, and which endpoints there are."""
         asking = Asking(http, "config")
 
-        async def find(place: Place) -> Response:
+        async def find(seat: Seat) -> Response:
             name = self._warehouse_asked_for(http, asking.principal)
-            await self._read_body(http, place)
-            found = await self._in_thread(http, place, lambda: _config_of(name, self._warehouses.get(name)))
+            await self._read_body(http, seat)
+            found = await self._in_thread(http, seat, lambda: _config_of(name, self._warehouses.get(name)))
             return JSONResponse(found)
 
-        return await self._guard(asking, partial(self._in_place, asking, find))
+        return await self._guard(asking, partial(self._in_seat, asking, find))
 
     def _warehouse_asked_for(self, http: HttpRequest, principal: Principal) -> str:
         name = http.query_params.get("warehouse")
@@ -209,12 +209,12 @@ class _Endpoint:
         """Answer a request of the catalog."""
         asking = Asking(http, handler.__name__)
 
-        async def read_and_handle(place: Place) -> Response:
-            body = await self._read_body(http, place)
-            reply = await self._in_thread(http, place, lambda: self._handle(asking, handler, body))
+        async def read_and_handle(seat: Seat) -> Response:
+            body = await self._read_body(http, seat)
+            reply = await self._in_thread(http, seat, lambda: self._handle(asking, handler, body))
             return _response_of(reply)
 
-        return await self._guard(asking, partial(self._in_place, asking, read_and_handle))
+        return await self._guard(asking, partial(self._in_seat, asking, read_and_handle))
 
     def _handle(self, asking: Asking, handler: Handler, body: bytes) -> Reply:
         """Do what a request asks for. Runs in a thread."""
@@ -272,25 +272,25 @@ class _Endpoint:
             await new.keys.renew()
             return self._principals.of(authorization)
 
-    async def _in_place(self, asking: Asking, act: Callable[[Place], Awaitable[Response]]) -> Response:
-        """Answer a request in a place that it keeps until its answer is sent. Raises ``Problem`` (503)."""
-        place = self._places.enter(asking.principal.name)
+    async def _in_seat(self, asking: Asking, act: Callable[[Seat], Awaitable[Response]]) -> Response:
+        """Answer a request in a seat that it keeps until its answer is sent. Raises ``Problem`` (503)."""
+        seat = self._seats.enter(asking.principal.name)
         try:
-            response = await act(place)
+            response = await act(seat)
         except BaseException:
-            place.leave()
+            seat.leave()
             raise
         drop = partial(_close_connection, asking.http)
-        return SlowlyRead(response, seconds=self.limits.seconds, drop=drop, when_over=place.leave)
+        return SlowlyRead(response, seconds=self.limits.seconds, drop=drop, when_over=seat.leave)
 
-    async def _read_body(self, http: HttpRequest, place: Place) -> bytes:
-        return await self._in_time(self.bodies.read(http, place), SLOW)
+    async def _read_body(self, http: HttpRequest, seat: Seat) -> bytes:
+        return await self._in_time(self.bodies.read(http, seat), SLOW)
 
-    async def _in_thread(self, http: HttpRequest, place: Place, act: Callable[[], _T]) -> _T:
+    async def _in_thread(self, http: HttpRequest, seat: Seat, act: Callable[[], _T]) -> _T:
         """Do the work of a request. Raises ``Problem``: late, or its client left before it began."""
         late = _UNREAD if http.method in {"GET", "HEAD"} else _UNKNOWN
         try:
-            return await self._in_time(self._places.work(place, act, partial(_has_left, http)), late)
+            return await self._in_time(self._seats.work(seat, act, partial(_has_left, http)), late)
         except ClientGone:
             raise Problem(*_GONE) from None
 

@@ -51,7 +51,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AuditEntry:
     """What a request was, and what it came to.
 
     Attributes:

@@ -15,7 +15,7 @@ from trinitylake_core.iceberg.reading.json_size import JsonSize, measure_json
 from trinitylake_core.rest.json_bounds import Bomb
 from trinitylake_core.rest.limits import Limits
 from trinitylake_core.rest.problems import Problem
-from trinitylake_core.rest.turns import Place
+from trinitylake_core.rest.turns import Seat
 
 SLOW: Final = (408, "RequestTimeoutException", "the request did not arrive in time")
 _FIRST_MEASURED_BYTES: Final = 64 << 10
@@ -30,21 +30,21 @@ class Bodies:
         self._limits = limits
         self._measuring = anyio.CapacityLimiter(2)
 
-    async def read(self, http: HttpRequest, place: Place) -> bytes:
-        """Return the body of a request, for which its place has taken memory.
+    async def read(self, http: HttpRequest, seat: Seat) -> bytes:
+        """Return the body of a request, for which its seat has taken memory.
 
         Raises ``Problem``: it is too large, needs too much memory now, or its client left.
         """
         announced = announced_bytes(http)
         if announced > self._limits.body_bytes:
             raise self._too_large()
-        place.take_memory(announced)
-        body = await self._read_and_measure(http, place, announced)
+        seat.take_memory(announced)
+        body = await self._read_and_measure(http, seat, announced)
         size = await self._measure(body)
-        place.take_memory(size.memory_bytes)
+        seat.take_memory(size.memory_bytes)
         return body
 
-    async def _read_and_measure(self, http: HttpRequest, place: Place, announced: int) -> bytes:
+    async def _read_and_measure(self, http: HttpRequest, seat: Seat, announced: int) -> bytes:
         """Return a body. It is measured whenever it has doubled, so that of a bomb only a little is read."""
         found = bytearray()
         measured_at = _FIRST_MEASURED_BYTES
@@ -54,7 +54,7 @@ class Bodies:
                 if len(found) > self._limits.body_bytes:
                     raise self._too_large()
                 if len(found) > announced:  # it comes in chunks
-                    place.take_memory(len(part))
+                    seat.take_memory(len(part))
                 if len(found) >= measured_at:
                     await self._measure(bytes(found))
                     measured_at = 2 * len(found)

@@ -57,7 +57,7 @@ class KeyNotKnown(Problem):
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class TokenSubject:
     """Whom a token names: one subject of an issuer, who is in some groups."""
 
     issuer: str
@@ -84,7 +84,7 @@ class Issuer:
     subject: str = "sub"
     groups: str = "groups"
 
-    def read(self, token: str) -> Named:
+    def read(self, token: str) -> TokenSubject:
         """Return whom a token names. Runs in the event loop.
 
         Raises ``Problem``: a token that is not good (401), or nobody can say whether it is (503); ``KeyNotKnown`` where
@@ -116,7 +116,7 @@ class Issuer:
             raise Problem(*_WRONG) from None
         return self._name(claims)
 
-    def _name(self, claims: Mapping[str, Any]) -> Named:
+    def _name(self, claims: Mapping[str, Any]) -> TokenSubject:
         subject = claims[self.subject]
         if not _is_name(subject):
             raise _refusal(f"the claim {self.subject!r} of the bearer token is no name")
@@ -124,7 +124,7 @@ class Issuer:
         if not isinstance(found, list):
             found = [found]
         groups = [each for each in found if isinstance(each, str)]
-        return Named(self.name, subject, tuple(groups))
+        return TokenSubject(self.name, subject, tuple(groups))
 
 
 def _is_name(found: Any) -> bool:

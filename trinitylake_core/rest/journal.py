@@ -9,10 +9,10 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.requests import Request as HttpRequest
 
-from trinitylake_core.rest.audit import Asked, Outcome
+from trinitylake_core.rest.audit import Asked, AuditEntry
 from trinitylake_core.rest.principals import Principal
 from trinitylake_core.rest.problems import Problem
-from trinitylake_core.rest.turns import Places
+from trinitylake_core.rest.turns import Seats
 
 LOG: Final = logging.getLogger("trinitylake.rest")
 NOBODY: Final = Principal("-", {})
@@ -35,10 +35,10 @@ class Asking:
         self.asked = Asked()
         self.began = time.monotonic()
 
-    def came_to(self, status: int, problem: Problem | None) -> Outcome:
+    def came_to(self, status: int, problem: Problem | None) -> AuditEntry:
         """Return what it was, and what it came to."""
         client = self.http.client
-        return Outcome(
+        return AuditEntry(
             principal=self.principal.name,
             client="" if client is None else f"{client.host}:{client.port}",
             method=self.http.method,
@@ -53,18 +53,18 @@ class Asking:
 class Journal:
     """Writes down the requests of one endpoint; ``audits_reads`` puts those that only read into the audit log, too."""
 
-    def __init__(self, places: Places, *, audits_reads: bool = False) -> None:
+    def __init__(self, seats: Seats, *, audits_reads: bool = False) -> None:
         self._audits_reads = audits_reads
         own = CollectorRegistry()
         self._registry = own
         self._requests = Counter("trinitylake_requests", "Requests answered", ["operation", "status"], registry=own)
         self._seconds = Histogram("trinitylake_request_seconds", "Time to the answer", ["operation"], registry=own)
         requests = Gauge("trinitylake_requests_current", "Requests under way", registry=own)
-        requests.set_function(lambda: places.requests)
+        requests.set_function(lambda: seats.requests)
         threads = Gauge("trinitylake_threads_current", "Requests that are worked on", registry=own)
-        threads.set_function(lambda: places.threads)
+        threads.set_function(lambda: seats.threads)
         memory = Gauge("trinitylake_request_memory_bytes", "Memory that requests under way may need", registry=own)
-        memory.set_function(lambda: places.memory_bytes)
+        memory.set_function(lambda: seats.memory_bytes)
 
     def metrics(self) -> bytes:
         """Return the metrics as text."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 from pyiceberg.typedef import Identifier
 
 from trinitylake_core.iceberg.border import request_of
-from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.iceberg.names import CatalogName
 from trinitylake_core.rest.audit import Asked
 from trinitylake_core.rest.json_bounds import parse_object
 from trinitylake_core.rest.principals import MANAGE, READ, Principal, is_addressable, name_for_rights
@@ -99,7 +99,7 @@ class Request:
         self.asked.note_object(right, full_name)
         self.principal.require(right, full_name)
 
-    def require_owner(self, name: ObjectName) -> None:
+    def require_owner(self, name: CatalogName) -> None:
         """Refuse a request that takes what another object has or had, unless its principal may manage that.
 
         Raises ``Problem`` (403), which names what the principal may read.

@@ -43,7 +43,7 @@ _SIGNS_AT: Final = ("rest.remote-signing.endpoint", "signer.endpoint", "s3.signe
 _ABSENT: Final = {"location": None, "partition-spec": None, "write-order": None}
 
 
-class Commit(BaseModel):
+class CommitBody(BaseModel):
     """A commit to one table. The path names the table where there is only one."""
 
     identifier: TableIdentifier | None = None
@@ -54,7 +54,7 @@ class Commit(BaseModel):
 class Commits(BaseModel):
     """A commit to several tables."""
 
-    changes: list[Commit] = Field(alias="table-changes")
+    changes: list[CommitBody] = Field(alias="table-changes")
 
 
 class Register(BaseModel):
@@ -150,7 +150,7 @@ def has_table(request: Request) -> Reply:
 def commit_table(request: Request) -> Reply:
     """Apply the updates of a commit to one table."""
     request.require(WRITE, request.identifier)
-    commit = request.read_body(Commit)
+    commit = request.read_body(CommitBody)
     _require_manage_to_create(request, request.identifier, commit)
     made = request.warehouse.catalog.commit_tables([(request.identifier, commit.requirements, commit.updates)])[0]
     return _at(request, made.metadata_location, made.metadata)
@@ -171,7 +171,7 @@ def commit_tables(request: Request) -> Reply:
     return NOTHING
 
 
-def _require_manage_to_create(request: Request, identifier: Identifier, commit: Commit) -> None:
+def _require_manage_to_create(request: Request, identifier: Identifier, commit: CommitBody) -> None:
     """Refuse a commit that creates a table to those who may only change it. Raises ``Problem`` (403)."""
     if any(isinstance(each, AssertCreate) for each in commit.requirements):
         request.require(MANAGE, identifier)

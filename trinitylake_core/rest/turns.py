@@ -1,6 +1,6 @@
 """Who takes how much of an endpoint at the moment, so that no principal takes all of it.
 
-A request takes a place before its body is read, memory before its body is parsed, and a thread while it is worked on.
+A request takes a seat before its body is read, memory before its body is parsed, and a thread while it is worked on.
 It gives them back when its answer is sent **and** its thread has ended: a thread that waits for a storage goes on when
 its client is gone, or when the request was answered without its result, and counts as long as it does.
 
@@ -40,32 +40,32 @@ class ClientGone(Exception):
     """The client has closed its connection before the work on its request began; nothing was done."""
 
 
-class Place:
+class Seat:
     """What one request has taken. It is given back when nobody holds it any more: neither the answer nor a thread."""
 
-    def __init__(self, places: Places, principal: str) -> None:
+    def __init__(self, seats: Seats, principal: str) -> None:
         self.principal = principal
-        self._places = places
+        self._seats = seats
         self._holders = 1
         self._memory_bytes = 0
 
     def take_memory(self, count: int) -> None:
         """Take memory for what is known to come. Raises ``Problem`` (503)."""
-        self._places.take_memory(self.principal, count, has_already=self._memory_bytes)
+        self._seats.take_memory(self.principal, count, has_already=self._memory_bytes)
         self._memory_bytes += count
 
     def hold(self) -> None:
-        """Keep the place until one more holder has left it."""
+        """Keep the seat until one more holder has left it."""
         self._holders += 1
 
     def leave(self) -> None:
-        """Give the place back, if this was its last holder."""
+        """Give the seat back, if this was its last holder."""
         self._holders -= 1
         if self._holders == 0:
-            self._places.give_back(self.principal, self._memory_bytes)
+            self._seats.give_back(self.principal, self._memory_bytes)
 
 
-class Places:
+class Seats:
     """What all requests of one endpoint have taken.
 
     Args:
@@ -86,7 +86,7 @@ class Places:
 
     @property
     def requests(self) -> int:
-        """How many requests have a place."""
+        """How many requests have a seat."""
         return self._taken.total()
 
     @property
@@ -99,14 +99,14 @@ class Places:
         """How much memory the requests have taken."""
         return self._memory_taken.total()
 
-    def enter(self, principal: str) -> Place:
-        """Take a place for a request. Raises ``Problem`` (503)."""
+    def enter(self, principal: str) -> Seat:
+        """Take a seat for a request. Raises ``Problem`` (503)."""
         if self._taken[principal] >= self._requests_each:
             raise Problem(*_BUSY, f"{principal} has too many requests under way; try again later")
         if self._taken.total() >= self._requests:
             raise Problem(*_BUSY, "too many requests are under way; try again later")
         self._taken[principal] += 1
-        return Place(self, principal)
+        return Seat(self, principal)
 
     def take_memory(self, principal: str, count: int, *, has_already: int) -> None:
         """Take memory for a request. One that is alone gets what it needs. Raises ``Problem`` (503)."""
@@ -126,15 +126,15 @@ class Places:
             del self._taken[principal]
             del self._memory_taken[principal]
 
-    async def work(self, place: Place, act: Callable[[], _T], is_gone: Callable[[], bool]) -> _T:
+    async def work(self, seat: Seat, act: Callable[[], _T], is_gone: Callable[[], bool]) -> _T:
         """Do the work of a request in a thread, when it is its principal's turn.
 
-        Cancelled, it returns at once; the thread goes on, and keeps the place until it ends.
+        Cancelled, it returns at once; the thread goes on, and keeps the seat until it ends.
 
         Raises ``ClientGone``: the client left before the work began.
         """
-        await self._turns.take(place.principal)
-        turn = _Turn(self._turns, place)
+        await self._turns.take(seat.principal)
+        turn = _Turn(self._turns, seat)
         try:
             await asyncio.sleep(0)  # so that the event loop learns of a client that left right after its request
             if is_gone():
@@ -148,14 +148,14 @@ class Places:
 class _Turn:
     """The turn of one request: it ends with its thread, or at once where none began."""
 
-    def __init__(self, turns: Turns, place: Place) -> None:
+    def __init__(self, turns: Turns, seat: Seat) -> None:
         self._turns = turns
-        self._place = place
+        self._seat = seat
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._has_begun = False
         self._is_withdrawn = False
-        place.hold()
+        seat.hold()
 
     def end_after(self, act: Callable[[], _T]) -> Callable[[], _T]:
         """Return a function for a thread that does the work, and ends the turn."""
@@ -168,7 +168,7 @@ class _Turn:
             try:
                 return act()
             finally:
-                with suppress(RuntimeError):  # the endpoint has ended: nobody asks for places any more
+                with suppress(RuntimeError):  # the endpoint has ended: nobody asks for seats any more
                     self._loop.call_soon_threadsafe(self._end)
 
         return work
@@ -182,8 +182,8 @@ class _Turn:
         self._end()
 
     def _end(self) -> None:
-        self._turns.give_back(self._place.principal)
-        self._place.leave()
+        self._turns.give_back(self._seat.principal)
+        self._seat.leave()
 
 
 class Rates:

@@ -19,7 +19,7 @@ from trinitylake_core.commits.fences import CLOCKS_DIFFER_MILLIS, show_time
 from trinitylake_core.errors import CommitConflict, Corrupt, FileMissing, InvalidInput, StorageError
 from trinitylake_core.file_identity import LocalLinks, ends_in_area
 from trinitylake_core.iceberg.errors import TableForbidden
-from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.iceberg.names import CatalogName
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.reading.references import files_in, manifests_in
 from trinitylake_core.storage import Storage
@@ -30,7 +30,7 @@ from trinitylake_core.versions import RootRows
 _NAMED: Final = 3
 _GONE: Final = -1
 Parse = Callable[[bytes, str], Iterable[str]]
-Refuse = Callable[[ObjectName | None, Iterable[str], TablePlaces], None]
+Refuse = Callable[[CatalogName | None, Iterable[str], TablePlaces], None]
 
 
 class TableFilesVoid(CommitConflict):
@@ -47,7 +47,7 @@ class _Added:
     is_own: bool
     is_here: bool
     places: TablePlaces
-    name: ObjectName | None
+    name: CatalogName | None
 
     def new_lists(self) -> set[str]:
         """Return the manifest lists that only the new metadata name; the simulation takes this repair out."""
@@ -93,7 +93,7 @@ class AddedFiles:
         *,
         is_own: bool = True,
         known: Iterable[str] = (),
-        name: ObjectName | None = None,
+        name: CatalogName | None = None,
     ) -> None:
         """Note a metadata file, with those of a table before and after, of a view with none of both.
 

@@ -27,7 +27,7 @@ from trinitylake_core import clock
 from trinitylake_core.errors import FileMissing, InvalidLocation
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.errors import words_of
-from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.iceberg.names import CatalogName
 from trinitylake_core.iceberg.reading import references as refer
 from trinitylake_core.iceberg.reading.files import read_file
 from trinitylake_core.iceberg.rewriting.buffered_io import BufferedIO
@@ -60,7 +60,7 @@ class RewriteLost(CommitFailedException):
         tables: those tables, each with the reason.
     """
 
-    def __init__(self, tables: Mapping[ObjectName, str]) -> None:
+    def __init__(self, tables: Mapping[CatalogName, str]) -> None:
         super().__init__("; ".join(f"{name}: {why}" for name, why in tables.items()))
         self.tables = dict(tables)
 

@@ -20,7 +20,7 @@ from pyiceberg.view.metadata import ViewMetadata
 from trinitylake_core.errors import InvalidLocation
 from trinitylake_core.grounds import canonical, named_places
 from trinitylake_core.iceberg.errors import TableForbidden
-from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.iceberg.names import CatalogName
 from trinitylake_core.storage.root_uris import refuse_credentials
 from trinitylake_core.tables import DIRECTORY, as_directory, base_uri, full_uri
 
@@ -89,25 +89,25 @@ class Locations:
 
     # -- new places ----------------------------------------------------------------------------
 
-    def new_directory(self, name: ObjectName, parent: str | None = None) -> str:
+    def new_directory(self, name: CatalogName, parent: str | None = None) -> str:
         """Return a location for a new table that no other table has, nor had: files of two never mix.
 
         ``parent`` is the ``location`` of the namespace, if it has one.
         """
         return f"{self._beginning(name, parent)}{uuid.uuid4().hex[:12]}"
 
-    def directory_of_view(self, name: ObjectName, id_: str) -> str:
+    def directory_of_view(self, name: CatalogName, id_: str) -> str:
         """Return the location of a view whose definition names none: always the same one for the same ID."""
         return f"{self._beginning(name)}{hashlib.sha256(id_.encode()).hexdigest()[:12]}"
 
-    def _beginning(self, name: ObjectName, parent: str | None = None) -> str:
+    def _beginning(self, name: CatalogName, parent: str | None = None) -> str:
         """Return the location of a new table up to its random digits."""
         directory = (
             parent.rstrip("/") if parent else f"{self.warehouse or self.base + DIRECTORY}{_label(name.namespace)}"
         )
         return f"{directory}/{_label(name.name)}-"
 
-    def is_new_directory_of(self, name: ObjectName, location: str) -> bool:
+    def is_new_directory_of(self, name: CatalogName, location: str) -> bool:
         """Whether a location is one that :meth:`new_directory` makes for this name below the root."""
         beginning = f"{self.base}{DIRECTORY}{_label(name.namespace)}/{_label(name.name)}-"
         digits = full_uri(location).removeprefix(beginning)
@@ -134,7 +134,7 @@ class Locations:
                 return namespace, name
         return None
 
-    def is_made_for(self, name: ObjectName, made_for: tuple[str, str]) -> bool:
+    def is_made_for(self, name: CatalogName, made_for: tuple[str, str]) -> bool:
         """Whether the words in a path, see :meth:`made_for`, are those of a name."""
         own = (_label(name.namespace), _label(name.name))
         return made_for == own

@@ -22,7 +22,7 @@ from trinitylake_core.grounds import Identity
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.attempt import Attempt
 from trinitylake_core.iceberg.errors import no_view
-from trinitylake_core.iceberg.names import ObjectName
+from trinitylake_core.iceberg.names import CatalogName
 from trinitylake_core.iceberg.namespaces import make_namespace
 from trinitylake_core.iceberg.rights.locations import Place, directories_of
 from trinitylake_core.iceberg.rights.metadata_files import MetadataFiles
@@ -60,7 +60,7 @@ class NewView(NamedTuple):
 # -- reading -----------------------------------------------------------------------------------------
 
 
-def definition_of_view(view: CatalogView, name: ObjectName) -> ViewDef:
+def definition_of_view(view: CatalogView, name: CatalogName) -> ViewDef:
     """Return the definition of a view. Raises ``NoSuchViewError``."""
     try:
         return view.view(*name)
@@ -68,7 +68,7 @@ def definition_of_view(view: CatalogView, name: ObjectName) -> ViewDef:
         raise no_view(*name) from None
 
 
-def view_of(places: MetadataFiles, name: ObjectName, definition: ViewDef) -> StoredView:
+def view_of(places: MetadataFiles, name: CatalogName, definition: ViewDef) -> StoredView:
     """Return the view that a definition describes. Raises ``ValidationError``: it describes none."""
     default = places.locations.directory_of_view(name, definition.id)
     metadata = view_from_definition(name.namespace, name.name, definition, default)
@@ -96,7 +96,7 @@ def new_view(schema: Schema, version: ViewVersion, location: str, properties: Pr
 # -- changing ----------------------------------------------------------------------------------------
 
 
-def create_view(attempt: Attempt, name: ObjectName, new: NewView, directories: Sequence[str] = ()) -> StoredView:
+def create_view(attempt: Attempt, name: CatalogName, new: NewView, directories: Sequence[str] = ()) -> StoredView:
     """Create the view that metadata describe, if no other object has one of some directories.
 
     Raises ``ViewAlreadyExistsError``, ``NoSuchNamespaceError``, ``ValidationError``, ``TableForbidden``.
@@ -121,7 +121,7 @@ def create_view(attempt: Attempt, name: ObjectName, new: NewView, directories: S
     return view
 
 
-def register_view(attempt: Attempt, name: ObjectName, metadata_location: str) -> StoredView:
+def register_view(attempt: Attempt, name: CatalogName, metadata_location: str) -> StoredView:
     """Create the view that a file describes. Raises as :func:`create_view`, and ``MetadataMissing``."""
     places = attempt.places
     attempt.require_owners(name, metadata_location)  # before it is looked at whether there is such a file
@@ -132,7 +132,7 @@ def register_view(attempt: Attempt, name: ObjectName, metadata_location: str) ->
     return create_view(attempt, name, NewView(metadata, metadata_location), directories)
 
 
-def commit_view(attempt: Attempt, name: ObjectName, commit: ViewCommit) -> StoredView:
+def commit_view(attempt: Attempt, name: CatalogName, commit: ViewCommit) -> StoredView:
     """Apply updates to a view, if it still meets the requirements.
 
     Raises:
@@ -183,13 +183,13 @@ def _refuse_change(places: MetadataFiles, metadata: ViewMetadata, location: str,
     return places.locations.shared_ground(named, directories)
 
 
-def rename_view(attempt: Attempt, old: ObjectName, new: ObjectName) -> None:
+def rename_view(attempt: Attempt, old: CatalogName, new: CatalogName) -> None:
     """Rename a view. Raises ``NoSuchViewError``, ``NoSuchNamespaceError``, ``ViewAlreadyExistsError``."""
     definition_of_view(attempt.txn, old)
     rename_object(attempt, VIEW, old, new)
 
 
-def drop_view(attempt: Attempt, name: ObjectName) -> None:
+def drop_view(attempt: Attempt, name: CatalogName) -> None:
     """Drop a view. Raises ``NoSuchViewError``."""
     definition_of_view(attempt.txn, name)
     attempt.txn.drop_view(*name)
