@@ -24,7 +24,7 @@ from pipelines.trees.policy import debt_of, waiting_bytes
 from trinitylake_core import Lakehouse, clock
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
 from trinitylake_core.short_repr import ShortRepr
-from trinitylake_core.storage import normalise_root
+from trinitylake_core.storage import Options, normalise_root
 
 _SECONDS: Final = 20.0
 _DAY: Final = 86_400.0
@@ -47,10 +47,10 @@ class Member:
 
     name: str
     root: str
-    options: Callable[[], Mapping[str, Any]] = dict
+    options: Callable[[], Options] = dict
     threshold: int = 10_000
     backup: str | None = None
-    backup_options: Callable[[], Mapping[str, Any]] = dict
+    backup_options: Callable[[], Options] = dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ def growth_of(lake: Lakehouse) -> Growth:
 def _add_backup(
     state: State,
     target: str,
-    options: Mapping[str, Any],
+    options: Options,
     version: int,
 ) -> State:
     try:
@@ -260,7 +260,7 @@ def _add_backup(
     return replace(state, backup_version=copy.version, backup_lag=lag, backup_at=copy.stats().created_at)
 
 
-def hurry(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def hurry(root: str, options: Options) -> dict[str, Any]:
     """Return storage options with which a request that gets no answer fails within seconds."""
     limits: dict[str, float] = {"retries": 1, "retry_max_seconds": 1.0, "max_concurrency": 4}
     if root.startswith("s3"):
@@ -285,7 +285,7 @@ def _at_most(given: Any, limit: float) -> Any:
 # -- lakehouses.yaml --------------------------------------------------------------------------------------
 
 
-def members_of(path: Path, options_for: Callable[[str], Mapping[str, Any]]) -> Iterator[Member]:
+def members_of(path: Path, options_for: Callable[[str], Options]) -> Iterator[Member]:
     """Yield the lakehouses of a ``lakehouses.yaml``, as far as a survey needs to know them.
 
     ``options_for`` returns the options that other settings give for a URI; those of the file prevail. A stanza with a
@@ -307,11 +307,11 @@ def members_of(path: Path, options_for: Callable[[str], Mapping[str, Any]]) -> I
             yield Member(str(name), "", partial(_refuse, why))
 
 
-def _refuse(why: str) -> Mapping[str, Any]:
+def _refuse(why: str) -> Options:
     raise InvalidInput(why)
 
 
-def _read_member(raw: Any, where: str, options_for: Callable[[str], Mapping[str, Any]]) -> Member:
+def _read_member(raw: Any, where: str, options_for: Callable[[str], Options]) -> Member:
     lakehouses.refuse_unknown_fields(raw, where)
     root = normalise_root(lakehouses.required_text(raw, "root", where))
     name = lakehouses.required_text(raw, "name", where)
@@ -336,7 +336,7 @@ def _read_member(raw: Any, where: str, options_for: Callable[[str], Mapping[str,
 
 
 def _join_options(
-    options_for: Callable[[str], Mapping[str, Any]],
+    options_for: Callable[[str], Options],
     uri: str,
     given: Mapping[str, Any],
 ) -> dict[str, Any]:

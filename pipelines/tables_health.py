@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from pipelines.diff import SPAN, TreeRoot, spans_of
 from pipelines.engine import Row
 from pipelines.engine.choice import choose_engine_for_all
 from pipelines.engine.counting import map_counted
-from pipelines.engine.model import LONG, READ_AHEAD, TEXT, Engine
+from pipelines.engine.model import LONG, READ_AHEAD, TEXT, Engine, MadeRow
 from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.reach.table_files import refuse_no_iceberg, why_unreadable
 from pipelines.reports.summary import Table, count, failures_table, human_bytes
@@ -220,9 +220,7 @@ def _cut(span: Span, within: KeyRange) -> Iterator[Row]:
         yield {"lo": lo, "hi": hi}
 
 
-def _healths(
-    rows: Iterator[Row], storage: Storage, *, tree: TreeRoot, pattern: Pattern | None
-) -> Iterator[tuple[Any, ...]]:
+def _healths(rows: Iterator[Row], storage: Storage, *, tree: TreeRoot, pattern: Pattern | None) -> Iterator[MadeRow]:
     """Yield the health of the Iceberg tables in spans of keys; others are left out."""
     located = Located(storage)
     tables = _tables_in(rows, storage, tree, pattern)
@@ -244,7 +242,7 @@ def _tables_in(
                 yield namespace, name, path
 
 
-def _health(namespace: str, name: str | None, path: str, located: Located) -> Iterator[tuple[Any, ...]]:
+def _health(namespace: str, name: str | None, path: str, located: Located) -> Iterator[MadeRow]:
     from trinitylake_core.iceberg.reading.health import figures
 
     try:

@@ -30,7 +30,7 @@ from trinitylake_core.errors import (
     InvalidName,
     LostRoot,
 )
-from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, label
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, NameParts, label
 from trinitylake_core.locations import validate_path, validate_paths
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile, search
@@ -509,7 +509,7 @@ class VersionContent:
         return sorted(self.needed - self.exists) if self.whole else []
 
 
-def _parts(codec: KeyCodec, key: str) -> tuple[str, str, str | None]:
+def _parts(codec: KeyCodec, key: str) -> NameParts:
     """Return kind, namespace and name of an object; no kind if the key is malformed."""
     try:
         return codec.parts(key)

@@ -17,6 +17,7 @@ from trinitylake_core.errors import Corrupt, LostRoot, OwnersUnknown, Transactio
 from trinitylake_core.grounds import OWNERS, Identities, Identity, NamedDefinition, full_name, is_over
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.snapshots import SnapshotInfo
+from trinitylake_core.tree.node import Meaning
 from trinitylake_core.versions import Root
 
 
@@ -177,7 +178,7 @@ class FormerOwners:
             yield root
         yield newest
 
-    def _changes_of(self, before: Root, after: Root) -> Iterator[tuple[str, str | None]]:
+    def _changes_of(self, before: Root, after: Root) -> Iterator[Meaning]:
         """Yield what a version changed: each key with the path of its definition, ``None`` where it was dropped."""
         is_next = after.version == before.version + 1
         if is_next and after.operation in spec.QUIET_OPERATIONS:

@@ -10,7 +10,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from trinitylake_core import spec
 from trinitylake_core.errors import InvalidInput, InvalidName
@@ -53,6 +53,10 @@ def is_object_key(key: str) -> bool:
 def label(namespace: str, name: str | None) -> str:
     """Return the name of an object for people: ``sales`` for a namespace, ``sales.orders`` for what is in it."""
     return namespace if name is None else f"{namespace}.{name}"
+
+
+NameParts: TypeAlias = tuple[str, str, str | None]
+"""Kind, namespace and name of an object; no name of a namespace itself."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -160,7 +164,7 @@ class KeyCodec:
         kind, namespace, name = self.parts(key)
         return ObjectName(kind, namespace, name)
 
-    def parts(self, key: str) -> tuple[str, str, str | None]:
+    def parts(self, key: str) -> NameParts:
         """Return kind, namespace and name in a key, proved. Raises ``InvalidName`` as :meth:`decode`."""
         return self._plain(key) or self._split_proved(key)
 
@@ -168,7 +172,7 @@ class KeyCodec:
         """Whether all keys are plainly well formed; after ``False``, :meth:`decode` decides."""
         return all(map(self._plain, keys))
 
-    def _plain(self, key: str) -> tuple[str, str, str | None] | None:
+    def _plain(self, key: str) -> NameParts | None:
         """Return the parts of a well-formed key in ASCII, which nearly all are: four times as fast."""
         kind = _KIND.get(key[:4])
         if self.utf16 or kind is None or not key.isascii() or not key.isprintable():
@@ -186,7 +190,7 @@ class KeyCodec:
             return None
         return kind, namespace, name
 
-    def _split_proved(self, key: str) -> tuple[str, str, str | None]:
+    def _split_proved(self, key: str) -> NameParts:
         kind = _KIND.get(key[:4])
         if kind is None:
             raise InvalidName(f"key {key!r} does not start with a known schema ID")
@@ -201,7 +205,7 @@ class KeyCodec:
             raise InvalidName(f"key {key!r} is not padded as the format demands")
         return kind, namespace, name_or_none
 
-    def split(self, key: str) -> tuple[str, str, str | None]:
+    def split(self, key: str) -> NameParts:
         """Return kind, namespace and name in a key, fast: plain keys of a sound lakehouse are not proved again."""
         kind = _KIND.get(key[:4])
         if self.utf16 or kind is None or not key.isascii():

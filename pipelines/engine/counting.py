@@ -18,7 +18,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from pipelines.engine.model import LONG, READ_AHEAD, Engine, GroupWork, Kept, Row, Rows, Table, Work
+from pipelines.engine.model import LONG, READ_AHEAD, Engine, FoundRow, GroupWork, Kept, MadeRow, Row, Rows, Table, Work
 from trinitylake_core.errors import StorageError
 from trinitylake_core.storage import Storage
 
@@ -77,7 +77,7 @@ class CountedWork:
         self._keys = 0
         self.given = 0
 
-    def __call__(self, rows: Iterator[Row], *storages: Any) -> Iterable[tuple[Any, ...]]:
+    def __call__(self, rows: Iterator[Row], *storages: Any) -> Iterable[MadeRow]:
         """Yield what the work makes of rows, each with its mark, and then the counts."""
         given_before = self.given
         keys_before = self._keys
@@ -107,13 +107,13 @@ class CountedGroups:
         self._nothing = (None,) * len(schema)
         self._key = key
 
-    def __call__(self, groups: Iterable[Sequence[Row]], *storages: Any) -> Iterator[list[tuple[Any, ...]]]:
+    def __call__(self, groups: Iterable[Sequence[Row]], *storages: Any) -> Iterator[list[MadeRow]]:
         """Yield what the work makes of each group, every row with its mark, and then the counts."""
         asked: deque[GivenRows] = deque()
         noted = self._note_groups(groups, asked)
         for made in self._work(noted, *storages):
             given, rest = asked.popleft()
-            marked: list[tuple[Any, ...]] = []
+            marked: list[MadeRow] = []
             for row in made:
                 mark = _mark_of(row)
                 rest -= mark
@@ -127,7 +127,7 @@ class CountedGroups:
             yield group
 
 
-def _mark_of(row: tuple[Any, ...]) -> int:
+def _mark_of(row: MadeRow) -> int:
     """Return the checksum of the values of a row."""
     try:
         values = marshal.dumps(row, _PLAIN)
@@ -157,7 +157,7 @@ def ask_of_kept(engine: Engine, rows: Rows, key: str) -> GivenRows:
     return GivenRows(found["every"], found["keys"])
 
 
-def sum_counts(engine: Engine, rows: Rows, *more: str) -> tuple[Counts, dict[str, Any]]:
+def sum_counts(engine: Engine, rows: Rows, *more: str) -> tuple[Counts, FoundRow]:
     """Return the counts among rows that :class:`CountedWork` made, and ``more`` columns of the same query."""
     sums = engine.sql(f"SELECT {', '.join((_SUMS, *more))} FROM rows r", rows=rows).one()
     return Counts(*(sums.pop(name) for name in Counts._fields)), sums
@@ -221,7 +221,7 @@ class Mapped(NamedTuple):
 
     rows: Rows
     counts: Counts
-    sums: dict[str, Any]
+    sums: FoundRow
 
 
 def keep_mapped(
@@ -257,7 +257,7 @@ def keep_mapped(
     return Mapped(kept, counts, sums)
 
 
-def only_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def only_row(rows: Sequence[FoundRow]) -> FoundRow:
     """Return the only row of a result, a sum for example. Raises ``StorageError``: the engine lost or repeated it."""
     if len(rows) != 1:
         raise StorageError(
@@ -293,7 +293,7 @@ def keep_counted(engine: Engine, what: str, query: str, columns: str, **tables: 
     return kept
 
 
-def list_counted(engine: Engine, what: str, query: str, columns: str, **tables: Table) -> list[dict[str, Any]]:
+def list_counted(engine: Engine, what: str, query: str, columns: str, **tables: Table) -> list[FoundRow]:
     """Return the distinct rows of a query, in no order, counted as :func:`keep_counted` counts them.
 
     Both are asked even where one says that there are none: most often what is asked for is what is wrong.

@@ -19,7 +19,19 @@ import pyarrow as pa
 
 from pipelines.engine import worker_pool
 from pipelines.engine.counting import only_row
-from pipelines.engine.model import READ_AHEAD, GroupWork, Kept, Row, Rows, Table, Work, name_table, place_names
+from pipelines.engine.model import (
+    READ_AHEAD,
+    FoundRow,
+    GroupWork,
+    Kept,
+    MadeRow,
+    Row,
+    Rows,
+    Table,
+    Work,
+    name_table,
+    place_names,
+)
 from trinitylake_core.errors import StorageError, StorageFull
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.disk_files import FULL
@@ -32,7 +44,7 @@ _TOGETHER: Final = 16
 _PRAGMAS: Final = ("temp_store = file", "journal_mode = off", "synchronous = off", "locking_mode = exclusive")
 _NO_ROOM: Final = frozenset({"CANTOPEN", "CORRUPT", "FULL", "IOERR", "NOTADB"})
 """Kinds of errors of SQLite: the disk takes nothing more, or what it took before is not whole."""
-Tuples: TypeAlias = Iterable[tuple[Any, ...]]
+Tuples: TypeAlias = Iterable[MadeRow]
 
 
 class LocalRows:
@@ -47,7 +59,7 @@ class LocalRows:
         """Return the names of the columns."""
         return self._names
 
-    def tuples(self) -> Iterator[tuple[Any, ...]]:
+    def tuples(self) -> Iterator[MadeRow]:
         """Yield all rows in the order of their columns."""
         return iter(self._make())
 
@@ -55,17 +67,17 @@ class LocalRows:
         """Return the name of a table or a view of these rows."""
         return self.keep().table_name()
 
-    def stream(self, *, few: bool = False) -> Iterator[dict[str, Any]]:
+    def stream(self, *, few: bool = False) -> Iterator[FoundRow]:
         """Yield all rows as they are made."""
         del few
         for row in self.tuples():
             yield dict(zip(self._names, row, strict=True))
 
-    def list(self) -> list[dict[str, Any]]:
+    def list(self) -> list[FoundRow]:
         """Return all rows."""
         return list(self.stream())
 
-    def one(self) -> dict[str, Any]:
+    def one(self) -> FoundRow:
         """Return the only row."""
         return only_row(self.list())
 
@@ -104,11 +116,11 @@ class _Stored(LocalRows):
             self._name = self.engine.create_view(self._source)
         return self._name
 
-    def tuples(self) -> Iterator[tuple[Any, ...]]:
+    def tuples(self) -> Iterator[MadeRow]:
         with _room_errors():
             yield from _fetch(self._read())
 
-    def stream(self, *, few: bool = False) -> Iterator[dict[str, Any]]:
+    def stream(self, *, few: bool = False) -> Iterator[FoundRow]:
         del few
         with _room_errors():
             cursor = self._read()
@@ -290,7 +302,7 @@ class _GroupRows:
         self._numbers: dict[int, tuple[int, int]] = {}
         self._insert = f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})"
 
-    def keep(self, index: int, result: Sequence[tuple[Any, ...]]) -> None:
+    def keep(self, index: int, result: Sequence[MadeRow]) -> None:
         """Write the rows of a group into the table."""
         last = 0
         with _room_errors():
@@ -309,7 +321,7 @@ def _names_of(cursor: sqlite3.Cursor) -> tuple[str, ...]:
     return tuple(column[0] for column in cursor.description)
 
 
-def _fetch(cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
+def _fetch(cursor: sqlite3.Cursor) -> Iterator[MadeRow]:
     while some := cursor.fetchmany(_AT_ONCE):
         yield from some
 

@@ -15,9 +15,13 @@ import pyarrow as pa
 from trinitylake_core.storage import Storage
 
 Row: TypeAlias = Mapping[str, Any]
-Work: TypeAlias = Callable[..., Iterable[tuple[Any, ...]]]
+MadeRow: TypeAlias = tuple[Any, ...]
+"""A row that work makes, in the order of a schema."""
+FoundRow: TypeAlias = dict[str, Any]
+"""A row of a result."""
+Work: TypeAlias = Callable[..., Iterable[MadeRow]]
 """Makes rows, as tuples in the order of a schema, of an iterator of rows and the storages it is called with."""
-GroupWork: TypeAlias = Callable[..., Iterable[Sequence[tuple[Any, ...]]]]
+GroupWork: TypeAlias = Callable[..., Iterable[Sequence[MadeRow]]]
 """Makes the rows of each of some groups of rows, in their order, with the storages it is called with."""
 Kept: TypeAlias = Callable[[int], None]
 """Called with how many rows are kept so far, where that is known; it may raise to end the work."""
@@ -56,7 +60,7 @@ def name_table(table: Table, name: Callable[[Rows], str]) -> str:
 class Rows(Protocol):
     """A table of an engine. It is computed when it is asked for, each time, unless it is kept."""
 
-    def stream(self, *, few: bool = False) -> Iterator[dict[str, Any]]:
+    def stream(self, *, few: bool = False) -> Iterator[FoundRow]:
         """Yield all rows, some of them in memory. Raises what the work raised, if it is an error of this library.
 
         Where there are tasks the work is done by all of them before the first row comes; in this process each row comes
@@ -66,10 +70,10 @@ class Rows(Protocol):
             few: whether all rows may be in memory: sums, one for each portion of work. That costs tasks one job less.
         """
 
-    def list(self) -> list[dict[str, Any]]:
+    def list(self) -> list[FoundRow]:
         """Return all rows. Raises as :meth:`stream`."""
 
-    def one(self) -> dict[str, Any]:
+    def one(self) -> FoundRow:
         """Return the row of a table that has exactly one, such as sums without groups. Raises as :meth:`stream`."""
 
     def count(self) -> int:

@@ -31,8 +31,10 @@ from pipelines.engine.model import (
     LONG,
     READ_AHEAD,
     TEXT,
+    FoundRow,
     GroupWork,
     Kept,
+    MadeRow,
     Row,
     Rows,
     Table,
@@ -173,7 +175,7 @@ def storage_of_tasks(spark: SparkSession, storage: Storage) -> Storage:
     return storage.without_barriers() if on_one_machine(spark) else storage
 
 
-def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[FoundRow]:
     """Yield the rows of batches, a few as Python objects at a time."""
     for batch in batches:
         for start in range(0, batch.num_rows, READ_AHEAD):
@@ -270,7 +272,7 @@ class SparkRows:
         self._schema = schema
         self._count = None if given is None else len(given)
 
-    def stream(self, *, few: bool = False) -> Iterator[dict[str, Any]]:
+    def stream(self, *, few: bool = False) -> Iterator[FoundRow]:
         """Yield all rows, one partition in memory at a time; before the first one comes all tasks are done.
 
         Spark's iterator runs a job for each partition, one after the other: rows that were not computed before would
@@ -288,12 +290,12 @@ class SparkRows:
         if kept is not self:
             kept.drop()
 
-    def list(self) -> list[dict[str, Any]]:
+    def list(self) -> list[FoundRow]:
         """Return all rows."""
         with raise_own_errors():
             return compat.rows_of(self.frame)
 
-    def one(self) -> dict[str, Any]:
+    def one(self) -> FoundRow:
         """Return the only row."""
         return only_row(self.list())
 
@@ -472,7 +474,7 @@ def _work_as_batches(work: Work, schema: pa.Schema, batches: Batches, *storages:
     return _as_batches(iter(work(rows_of(batches), *storages)), schema, _WEIGHT)
 
 
-def _as_batches(remaining: Iterator[tuple[Any, ...]], schema: pa.Schema, each: int) -> Batches:
+def _as_batches(remaining: Iterator[MadeRow], schema: pa.Schema, each: int) -> Batches:
     while some := list(islice(remaining, each)):
         columns = zip(*some, strict=True)
         arrays = [pa.array(column, each.type) for column, each in zip(columns, schema, strict=True)]

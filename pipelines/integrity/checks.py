@@ -14,14 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from pipelines.engine import Engine
 from pipelines.engine.counting import map_counted
 from pipelines.engine.local import LocalEngine
-from pipelines.engine.model import LONG, Row, Work
+from pipelines.engine.model import LONG, MadeRow, Row, Work
 from pipelines.integrity.examine import ASKED, KEPT, UNREADABLE, Examiner, visits
 from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, count_finding, found_row
 from pipelines.integrity.version_content import (
@@ -230,14 +230,14 @@ def _roots(
     state: _ProcessState,
     shape: Shape,
     total: int,
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[MadeRow]:
     """Yield what is wrong with each root, several at the same time.
 
     Each root is asked for twice, by its own version and by the next one, and a definition by all that refer to it.
     """
     versions = state.versions(storage)
 
-    def check(version: int) -> list[tuple[Any, ...]]:
+    def check(version: int) -> list[MadeRow]:
         return list(_check_root(versions, version, shape))
 
     found = storage.map((row["version"] for row in rows), check)
@@ -246,7 +246,7 @@ def _roots(
         yield from findings
 
 
-def _check_root(versions: Versions, version: int, shape: Shape) -> Iterator[tuple[Any, ...]]:
+def _check_root(versions: Versions, version: int, shape: Shape) -> Iterator[MadeRow]:
     """Yield what is wrong with a root, its link and its lakehouse definition. At most three ``get``.
 
     A row whose invariant is ``other`` stands for a version of another shape.
@@ -283,14 +283,14 @@ def _changes(
     definitions: bool,
     tables: float | None,
     total: int,
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[MadeRow]:
     """Yield what is wrong with each change, several at the same time; nodes are read through one cache."""
     store = NodeStore(storage, shape.order, shape.target_bytes)
     contents = Contents(state.versions(storage), store, definitions=definitions, tables=tables)
 
-    def prove(row: Row) -> list[tuple[Any, ...]]:
+    def prove(row: Row) -> list[MadeRow]:
         version = row["version"]
-        findings: list[tuple[Any, ...]] = []
+        findings: list[MadeRow] = []
         for finding in contents.prove(row["before"], version):
             findings.append(found_row(finding, version, version))
         return findings

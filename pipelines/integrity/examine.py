@@ -36,7 +36,7 @@ from trinitylake_core.check import (
 from trinitylake_core.errors import FileMissing
 from trinitylake_core.keys import KeyCodec
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.node import Meaning, Node
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
 Kept: TypeAlias = tuple[Any, ...]
@@ -70,7 +70,6 @@ are (``EXISTS``) or lie in (``NEEDED``).
 """
 _NO_EDGE: Final = (None,) * (len(ASKED) - 4)
 NO_FINDING: Final = (None,) * len(VIOLATION)
-_Pair: TypeAlias = tuple[str, str | None]
 
 
 def visits(
@@ -109,7 +108,7 @@ class Examiner:
     content_of: int
     above: IntArray | None = None
     files: bool = False
-    _buffered: dict[_Pair, str | None] = field(default_factory=dict)
+    _buffered: dict[Meaning, str | None] = field(default_factory=dict)
 
     def __call__(self, row: Row, data: bytes | FileMissing) -> list[Kept]:
         """Return the rows that are kept of a node, with its findings.
@@ -206,7 +205,7 @@ class Examiner:
             known = self._buffered
         else:
             known = {}
-        proved: dict[_Pair, str | None] = {}
+        proved: dict[Meaning, str | None] = {}
         for pair in node.buffer.meanings():
             proved[pair] = known[pair] if pair in known else defect_of_entry(self.codec, *pair)
         if is_root:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipelines.engine.model import LONG, TEXT
+from pipelines.engine.model import LONG, TEXT, MadeRow
 from pipelines.reach.walk import FOREVER, IN_SNAPSHOT, OF_NO_VERSION
 from pipelines.reports.summary import Table
 from trinitylake_core.check import HINT_OF_SNAPSHOT, Violation
@@ -173,6 +173,6 @@ def columns_of(what: Violation) -> tuple[str, str, str, str]:
     return what.invariant, what.file, what.message, what.hint
 
 
-def found_row(what: Violation, first: int, last: int) -> tuple[Any, ...]:
+def found_row(what: Violation, first: int, last: int) -> MadeRow:
     """Return a finding as a row of :data:`FOUND`."""
     return (*columns_of(what), first, last)

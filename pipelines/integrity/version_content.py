@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from pipelines.engine.counting import (
     refuse_other_sum,
     stream_counted,
 )
-from pipelines.engine.model import BINARY, INT, LONG, READ_AHEAD, TEXT, Row, Table
+from pipelines.engine.model import BINARY, INT, LONG, READ_AHEAD, TEXT, MadeRow, Row, Table
 from pipelines.integrity.examine import (
     ENTRY,
     EXISTS,
@@ -334,7 +334,7 @@ def _prove_content(
     codec: KeyCodec,
     definitions: bool,
     tables: float | None,
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[MadeRow]:
     content = GatheredContent(codec, version=version, read_definitions=definitions, tables=tables)
     entries = ((row["path"], row["value"]) for row in rows)
     findings = content.prove(storage, entries)
@@ -353,7 +353,7 @@ def _proved_named(
     *,
     tables: float | None,
     most: int,
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[MadeRow]:
     counts: Counter[str] = Counter()
     named = ((row["kind"], row["label"], row["path"]) for row in rows)
     findings = proved_definitions(storage, named, counts, tables)
@@ -361,7 +361,7 @@ def _proved_named(
     deque(rows, maxlen=0)  # they count as given: nobody asked for more findings
 
 
-def _as_rows(storage: Storage, found: Iterable[Violation], counts: Counter[str]) -> Iterator[tuple[Any, ...]]:
+def _as_rows(storage: Storage, found: Iterable[Violation], counts: Counter[str]) -> Iterator[MadeRow]:
     before = storage.counts.snapshot()
     for each in found:
         yield (None, None, None, *columns_of(each))

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 
 from pipelines.engine.counting import keep_given, map_counted
-from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, not_among
+from pipelines.engine.model import LONG, TEXT, Engine, MadeRow, Row, Rows, not_among
 from pipelines.job import Progress
 from pipelines.reach.kept_roots import GcRoots, SavedTransactions, gc_roots, gc_roots_at, live_transactions
 from pipelines.reach.listing import (
@@ -118,7 +118,7 @@ def delete(storage: Storage, files: Iterable[tuple[str, int]]) -> Iterator[Delet
         yield done
 
 
-def delete_rows(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[Any, ...]]:
+def delete_rows(rows: Iterator[Row], storage: Storage) -> Iterator[MadeRow]:
     """Delete files (path, bytes), and yield a row of :data:`DELETED` for the outcome of each batch."""
     for part in delete(storage, ((row["path"], row["bytes"]) for row in rows)):
         yield (*(getattr(part, name) for name in DELETED.names[:-1]), list(part.failures.items()))

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from operator import attrgetter, itemgetter
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -30,7 +30,7 @@ from pipelines.engine.counting import (
     with_counts,
 )
 from pipelines.engine.local import LocalEngine
-from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Row, Rows, Work, not_among
+from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, FoundRow, MadeRow, Row, Rows, Work, not_among
 from pipelines.job import Progress
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, FileMissing, StorageError
@@ -108,7 +108,7 @@ def _visits(
     files: bool,
     figures: bool,
     needed: int = 0,
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[MadeRow]:
     """Yield what a walk keeps of nodes. One ``get`` each, read ahead.
 
     What neighbouring leaves name is yielded once, with the first and the last version of these leaves.
@@ -138,7 +138,7 @@ def _visits(
     yield from _name_once(leaves)
 
 
-def _name_once(leaves: Sequence[tuple[int, int, Sequence[str]]]) -> Iterator[tuple[Any, ...]]:
+def _name_once(leaves: Sequence[tuple[int, int, Sequence[str]]]) -> Iterator[MadeRow]:
     """Yield each name in leaves once, with the first and the last version of those that contain it."""
     firsts, lasts = dict[str, int](), dict[str, int]()
     for first, _, names in sorted(leaves, key=itemgetter(0), reverse=True):
@@ -150,7 +150,7 @@ def _name_once(leaves: Sequence[tuple[int, int, Sequence[str]]]) -> Iterator[tup
 
 def _visit_damaged(
     asked: Row, storage: Storage, copy: Storage, damage: CorruptNode, needed: int, *, files: bool, figures: bool
-) -> list[tuple[Any, ...]]:
+) -> list[MadeRow]:
     """Return what a walk keeps of a damaged node: by its copy, or that it is lost. A ``get`` there, and one here.
 
     Raises the ``damage`` where no copy has a node of the version that is ``needed``. Raises ``StorageError``: the node
@@ -170,7 +170,7 @@ def _visit_damaged(
     raise StorageError(f"{path} was read differently each time, as if the storage cut answers short; try again")
 
 
-def _visit(asked: Row, data: bytes | FileMissing, *, files: bool, figures: bool) -> Iterator[tuple[Any, ...]]:
+def _visit(asked: Row, data: bytes | FileMissing, *, files: bool, figures: bool) -> Iterator[MadeRow]:
     """Yield what a walk keeps of one node: itself, its children, and what it names.
 
     Raises:
@@ -305,7 +305,7 @@ class Walk:
         """Return the result of a query of the table ``walked``, the kept rows, and of others."""
         return self.engine.sql(query, walked=self.levels, **tables)
 
-    def sum_up(self, columns: str) -> dict[str, Any]:
+    def sum_up(self, columns: str) -> FoundRow:
         """Return sums of all kept rows, as columns of a query. Raises ``StorageError``: the engine lost rows."""
         sums = self.ask(f"SELECT {columns}, coalesce(sum({MARK}), 0) AS marks FROM walked").one()
         refuse_other_sum("rows of nodes", self.sum_of_marks(), sums.pop("marks"))

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import mmh3
 import pyarrow as pa
 
-from pipelines.engine.model import BINARY, INT, LONG, TEXT, Row
+from pipelines.engine.model import BINARY, INT, LONG, TEXT, MadeRow, Row
 from pipelines.source.entries import WrittenChange, parse_change
 from pipelines.source.lines import PACKED, Block, TextPlace, describe_place, describe_places, read_lines
 from pipelines.trees.subtrees import HANDED_BACK, subtree_result
@@ -372,7 +372,6 @@ ALL_THERE: Final = "all there"
 """What a comparison finds; the last counts what is there, with the hash of its tally."""
 _NOWHERE: Final = TextPlace("", 0)
 
-TupleRow: TypeAlias = tuple[Any, ...]
 Groups: TypeAlias = Iterable[Sequence[Row]]
 
 
@@ -443,7 +442,7 @@ def _divide_keys(keys: Sequence[str], cuts: Sequence[str]) -> Iterator[slice]:
         yield slice(start, stop)
 
 
-def _divide_objects(objects: Sequence[NewObject], cuts: Sequence[str]) -> Iterator[TupleRow]:
+def _divide_objects(objects: Sequence[NewObject], cuts: Sequence[str]) -> Iterator[MadeRow]:
     """Yield rows of ``SHARE_ROW`` of new objects, which are in one file."""
     file = objects[0].place.file
     found = sorted(objects, key=attrgetter("key"))
@@ -466,7 +465,7 @@ def _divide_objects(objects: Sequence[NewObject], cuts: Sequence[str]) -> Iterat
         yield share, file, len(some), None, packed
 
 
-def _divide_entries(keys: Sequence[str], paths: Sequence[str], cuts: Sequence[str]) -> Iterator[TupleRow]:
+def _divide_entries(keys: Sequence[str], paths: Sequence[str], cuts: Sequence[str]) -> Iterator[MadeRow]:
     """Yield rows of ``SHARE_ROW`` of entries that are there, sorted."""
     for share, mine in enumerate(_divide_keys(keys, cuts)):
         if mine.start < mine.stop:
@@ -553,16 +552,16 @@ def _block_of(row: Row) -> Block:
     return Block(row["file"], row["start"], row["stop"], row["size"])
 
 
-def sample_keys(groups: Groups, source: Storage, *, target: Target) -> Iterator[list[TupleRow]]:
+def sample_keys(groups: Groups, source: Storage, *, target: Target) -> Iterator[list[MadeRow]]:
     """Yield some keys of each block, rows of ``SAMPLE``. One ``get`` each."""
     for rows in groups:
-        sample: list[TupleRow] = []
+        sample: list[MadeRow] = []
         for row in rows:
             sample += _sample_block(_block_of(row), source, target)
         yield sample
 
 
-def _sample_block(block: Block, source: Storage, target: Target) -> Iterator[TupleRow]:
+def _sample_block(block: Block, source: Storage, target: Target) -> Iterator[MadeRow]:
     if block.file.endswith(PACKED):  # it has to be unpacked as a whole
         some = read_objects(source, block, target, _EVERY_PACKED)
         stands_for = _EVERY_PACKED
@@ -581,10 +580,10 @@ def read_source_blocks(
     *,
     target: Target,
     cuts: Sequence[str],
-) -> Iterator[list[TupleRow]]:
+) -> Iterator[list[MadeRow]]:
     """Yield the objects of each block, divided among the shares: rows of ``SHARE_ROW``. Raises ``InvalidInput``."""
     for rows in groups:
-        divided: list[TupleRow] = []
+        divided: list[MadeRow] = []
         for row in rows:
             objects = read_objects(source, _block_of(row), target)
             while some := list(islice(objects, DIVIDED_AT_ONCE)):
@@ -592,7 +591,7 @@ def read_source_blocks(
         yield divided
 
 
-def list_wrong_lines(rows: Iterable[Row], source: Storage, *, target: Target) -> Iterator[TupleRow]:
+def list_wrong_lines(rows: Iterable[Row], source: Storage, *, target: Target) -> Iterator[MadeRow]:
     """Yield the first wrong lines of each block, rows of ``WRONG``; the first of them counts them all."""
     for row in rows:
         count = 0
@@ -624,12 +623,12 @@ def read_tree_blocks(
     target: Target,
     base: LoadBase,
     cuts: Sequence[str],
-) -> Iterator[list[TupleRow]]:
+) -> Iterator[list[MadeRow]]:
     """Yield the entries below some children of the base, proved, divided among the shares. One ``get`` per node."""
     root = decode(base.data, base.path)
     for rows in groups:
         store = NodeStore(storage, target.order, target.target_bytes)
-        divided: list[TupleRow] = []
+        divided: list[MadeRow] = []
         for row in rows:
             for keys, paths in _scan_block(store, root, range(row["start"], row["stop"])):
                 divided += _divide_entries(keys, paths, cuts)
@@ -657,7 +656,7 @@ def scan_children(store: NodeStore, root: Node, children: range) -> Iterator[Bat
     return witness.watch_scan(scan(witness, root, children=children))
 
 
-def compare_shares(groups: Groups) -> Iterator[list[TupleRow]]:
+def compare_shares(groups: Groups) -> Iterator[list[MadeRow]]:
     """Yield what a comparison of each share finds, rows of ``FOUND``."""
     for rows in groups:
         number = rows[0]["share"]
@@ -677,7 +676,7 @@ def compare_shares(groups: Groups) -> Iterator[list[TupleRow]]:
         yield found
 
 
-def find_given(groups: Groups, *, keys: frozenset[str]) -> Iterator[list[TupleRow]]:
+def find_given(groups: Groups, *, keys: frozenset[str]) -> Iterator[list[MadeRow]]:
     """Yield those of some keys that the source gives, rows of ``FOUND``."""
     for rows in groups:
         number = rows[0]["share"]
@@ -691,7 +690,7 @@ def build_shares(
     *,
     target: Target,
     existing: str,
-) -> Iterator[list[TupleRow]]:
+) -> Iterator[list[MadeRow]]:
     """Write the definitions and the tree of each share; yield what a driver joins. One ``put`` per file."""
     for rows in groups:
         tree = pack_tree(target, storage, Share(rows).entries(existing))

@@ -5,7 +5,7 @@ No root is larger than ``node_file_max_size_bytes``, so that an open costs the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.noderows import text_size
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
-from trinitylake_core.tree.subtree import PayingChildren, Policy, Work, dirty_children, heaviest_children
+from trinitylake_core.tree.subtree import Choice, PayingChildren, Policy, Work, dirty_children, heaviest_children
 from trinitylake_core.versions import CountBounds, Root
 
 _FAILED: Final = "the proof of a large commit failed: nothing was committed; please report this as a bug"
@@ -153,7 +153,7 @@ def _flush(node: Node, of_root: Policy, of_others: Policy, rewriter: Rewriter) -
     tree = rewriter.ref_of(node)
     top = rewriter.open(tree)
 
-    def choose(work: Work) -> Collection[int] | None:
+    def choose(work: Work) -> Choice:
         return (of_root if work is top else of_others)(work)
 
     tree = rewriter.flush(tree, choose)

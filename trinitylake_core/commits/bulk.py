@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from trinitylake_core.diff import EVERYWHERE, Span, diff_nodes
 from trinitylake_core.errors import CommitConflict, Corrupt, NotFound
-from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.node import Meaning, Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.tree.search import lookup_many
 from trinitylake_core.versions import Delta, Versions
@@ -34,7 +34,7 @@ class BulkDelta(Delta):
         """Return all that it changed, in memory. One ``get`` for each node that differs."""
         return Messages.of((key, value, self.txn or "") for key, value in self.changes())
 
-    def changes(self, span: Span = EVERYWHERE) -> Iterator[tuple[str, str | None]]:
+    def changes(self, span: Span = EVERYWHERE) -> Iterator[Meaning]:
         """Yield each key of a span whose meaning it changed, with the new one. One ``get`` for each node that differs.
 
         What it wrote without changing it is not among them.
@@ -44,7 +44,7 @@ class BulkDelta(Delta):
             for key, _, value in diff_nodes(self.nodes, before, self.nodes, after, span):
                 yield key, value
 
-    def changes_of(self, keys: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    def changes_of(self, keys: Sequence[str]) -> Iterator[Meaning]:
         """Yield those of some ascending keys that it changed, with the new meaning. Twice what ``values_of`` costs."""
         with self._refuse_unreadable():
             before = lookup_many(self.nodes, self._read_roots()[0], keys)

@@ -10,7 +10,7 @@ from trinitylake_core import clock, spec
 from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.appended import push_down
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.commits.commit import Draft, finish_root, new_id, whoami
+from trinitylake_core.commits.commit import Draft, Summary, finish_root, new_id, whoami
 from trinitylake_core.commits.confirm import confirm_commit
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import CommitConflict
@@ -27,6 +27,7 @@ from trinitylake_core.versions import (
     ObjectCounts,
     Root,
     RootRows,
+    SystemRows,
     Versions,
     copy_of_definition,
 )
@@ -40,7 +41,7 @@ class FilesVoid(TreeReplaced):
     """Files that were written or taken over from the base may have been removed. The change must start over."""
 
 
-def commit_summary(**more: Any) -> dict[str, Any]:
+def commit_summary(**more: Any) -> Summary:
     """Return a summary with its author, without values that are not known."""
     return {"author": whoami()} | {name: value for name, value in more.items() if value is not None}
 
@@ -51,7 +52,7 @@ def gained_by(root: RootRows, before: RootRows) -> CountBounds | None:
     return None if counted is None else counted.gained_since(before.count_bounds)
 
 
-def definition_rows(path: str, data: bytes) -> dict[str, str | None]:
+def definition_rows(path: str, data: bytes) -> SystemRows:
     """Return the system rows that point to a lakehouse definition."""
     return {spec.LAKEHOUSE_DEF: path, spec.LAKEHOUSE_DEF_COPY: copy_of_definition(data, path)}
 
@@ -80,7 +81,7 @@ def transactional(newer: Iterable[Delta], error: type[CommitConflict], then: str
 class SameContent:
     """A version with the content of its base: for a new definition or a new boundary. Conflicts with nothing."""
 
-    def __init__(self, operation: str, summary: dict[str, Any], system: dict[str, str | None] | None = None) -> None:
+    def __init__(self, operation: str, summary: Summary, system: SystemRows | None = None) -> None:
         self._operation = operation
         self._summary = summary
         self._system = system or {}
@@ -106,7 +107,7 @@ class Fence(SameContent):
     rebases over it, and so reads it (format, "Expiration and orphan removal").
     """
 
-    def __init__(self, void_before_millis: int, summary: dict[str, Any], *, of_tables: bool = False) -> None:
+    def __init__(self, void_before_millis: int, summary: Summary, *, of_tables: bool = False) -> None:
         super().__init__(spec.OP_CLEAN, summary)
         self._void_before = void_before_millis
         self._of_tables = of_tables
@@ -129,7 +130,7 @@ class MendedFences(SameContent):
         void_before_millis: the time of the fences that are mended.
     """
 
-    def __init__(self, future_millis: int, summary: dict[str, Any]) -> None:
+    def __init__(self, future_millis: int, summary: Summary) -> None:
         super().__init__(spec.OP_CLEAN, summary)
         self._future = future_millis
         self._about = summary
@@ -169,7 +170,7 @@ class Aborted(SameContent):
     rebases. If the root of that process is first, this change finds that root.
     """
 
-    def __init__(self, transaction_id: str, summary: dict[str, Any]) -> None:
+    def __init__(self, transaction_id: str, summary: Summary) -> None:
         super().__init__(spec.OP_ABORT, summary)
         self._txn = transaction_id
         self.is_too_late = False
@@ -196,7 +197,7 @@ class NewDefinition(SameContent):
         self,
         backend: LakehouseBackend,
         operation: str,
-        summary: dict[str, Any],
+        summary: Summary,
         edit: Callable[[LakehouseDef, Root], LakehouseDef],
     ) -> None:
         super().__init__(operation, summary)
@@ -233,8 +234,8 @@ class ExpirationChange(NewDefinition):
         self,
         backend: LakehouseBackend,
         oldest_version: int,
-        summary: dict[str, Any],
-        edit: Callable[[LakehouseDef], tuple[LakehouseDef, dict[str, Any]]],
+        summary: Summary,
+        edit: Callable[[LakehouseDef], tuple[LakehouseDef, Summary]],
     ) -> None:
         def edit_definition(before: LakehouseDef, base: Root) -> LakehouseDef:
             del base
@@ -262,7 +263,7 @@ class CompactionChange:
     operation = spec.OP_COMPACT
     again = "compact again from the newest version"
 
-    def __init__(self, node: Node, summary: dict[str, Any], counts: ObjectCounts | None = None) -> None:
+    def __init__(self, node: Node, summary: Summary, counts: ObjectCounts | None = None) -> None:
         self._node = node
         self._counts = CountBounds.exactly(counts)
         self._gained: CountBounds | None = CountBounds()
@@ -322,7 +323,7 @@ class LoadChange(CompactionChange):
         backend: LakehouseBackend,
         base: Root,
         node: Node,
-        summary: dict[str, Any],
+        summary: Summary,
         find_skipped: Callable[[Sequence[str]], Sequence[str]] | None = None,
     ) -> None:
         """Count what the tree of the load holds: two ``get`` per level at the most."""

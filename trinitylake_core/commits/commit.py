@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from trinitylake_core import clock, spec
 from trinitylake_core.commits.backend import LakehouseBackend
@@ -39,12 +39,16 @@ from trinitylake_core.errors import (
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import encode
 from trinitylake_core.tree.nodestore import NodeWriter
-from trinitylake_core.versions import CountBounds, Delta, Root
+from trinitylake_core.versions import CountBounds, Delta, Root, SystemRows
 
 MAX_ATTEMPTS = 100
 """How often a lost race is tried again before the commit gives up."""
 _BACKOFF_SECONDS = 0.005
 _BACKOFF_MAX_SECONDS = 0.5
+
+
+Summary: TypeAlias = dict[str, Any]
+"""What a version says of itself: who made it, why, and what it changed."""
 
 
 @dataclass(slots=True)
@@ -54,8 +58,8 @@ class Draft:
     node: Node
     operation: str
     txn: str
-    summary: dict[str, Any] = field(default_factory=dict)
-    system: dict[str, str | None] = field(default_factory=dict)
+    summary: Summary = field(default_factory=dict)
+    system: SystemRows = field(default_factory=dict)
     counts: CountBounds | None = None
     """How many objects the version holds at least and at most; ``None`` = unknown."""
     is_bulk: bool = False
@@ -254,7 +258,7 @@ def finish_root(base: Root | None, draft: Draft, stamp: int, target_bytes: int) 
     is_counted = draft.counts is not None and draft.counts.exact is not None
     is_settled = is_counted and draft.node.subtree_messages == 0
     fits = draft.node.estimated_bytes() <= target_bytes
-    rows: dict[str, str | None] = {
+    rows: SystemRows = {
         spec.LAKEHOUSE_DEF: carried.get(spec.LAKEHOUSE_DEF),
         spec.LAKEHOUSE_DEF_COPY: carried.get(spec.LAKEHOUSE_DEF_COPY),
         spec.PREVIOUS_ROOT: None if base is None else base.path,

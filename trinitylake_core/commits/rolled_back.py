@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from trinitylake_core import diff, spec
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.commits.changes import definition_rows, write_definition
-from trinitylake_core.commits.commit import Draft, new_id
+from trinitylake_core.commits.commit import Draft, Summary, new_id
 from trinitylake_core.commits.fences import measure_storage_time
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.diff import Change
@@ -19,7 +19,7 @@ from trinitylake_core.locations import parse
 from trinitylake_core.short_repr import first_of
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeWriter
-from trinitylake_core.versions import Delta, Root, RootRows
+from trinitylake_core.versions import Delta, Root, RootRows, SystemRows
 
 # -- the newest version, also where its root cannot be read ----------------------------------------
 #
@@ -114,7 +114,7 @@ class RolledBack:
         self,
         backend: LakehouseBackend,
         target: Root,
-        summary: dict[str, Any],
+        summary: Summary,
         *,
         force: bool = False,
         is_same: IsSame = has_none,
@@ -132,7 +132,7 @@ class RolledBack:
         On top of a root that cannot be read, everything that no version reaches is void: one ``put``, one ``head``.
         """
         del created_at_millis, writer
-        rows: dict[str, str | None] = {spec.ROLLBACK_FROM_ROOT: base.path}
+        rows: SystemRows = {spec.ROLLBACK_FROM_ROOT: base.path}
         if base.unreadable is not None:  # it may have been a fence
             now = measure_storage_time(self._backend)
             rows[spec.VOID_BEFORE_MILLIS] = str(max(base.void_before_millis, now))

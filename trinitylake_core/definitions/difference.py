@@ -16,18 +16,20 @@ with the same ID: these were renamed. Key columns are given by name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from trinitylake_core.definitions.arrow_types import TYPE_PROPERTIES
 from trinitylake_core.definitions.codec import Definition, to_dict
 from trinitylake_core.definitions.trinitylake_pb2 import Column, DataType, Schema, TableDef, ViewDef
 from trinitylake_core.errors import InvalidInput
 
+ChangeAsJson: TypeAlias = dict[str, Any]
+"""A change, as the first lines of this module describe it."""
 _MAPS: Final = {"properties": "property", "format_properties": "format_property", "snapshots": "snapshot"}
 _KEYS: Final = ("distribution_keys", "primary_keys", "sort_keys", "unique_columns")
 
 
-def describe_difference(old: Definition, new: Definition) -> list[dict[str, Any]]:
+def describe_difference(old: Definition, new: Definition) -> list[ChangeAsJson]:
     """Return the changes from ``old`` to ``new``, as JSON-ready dictionaries; empty if nothing changed.
 
     Raises ``InvalidInput``: they are definitions of different kinds.
@@ -36,7 +38,7 @@ def describe_difference(old: Definition, new: Definition) -> list[dict[str, Any]
         raise InvalidInput(f"cannot compare a {type(old).__name__} with a {type(new).__name__}")
     before = _fields(old)
     after = _fields(new)
-    changes: list[dict[str, Any]] = []
+    changes: list[ChangeAsJson] = []
     for name in dict.fromkeys([*before, *after]):
         if name == "schema":
             changes += _column_changes(_schema(old), _schema(new))
@@ -75,7 +77,7 @@ def _schema(definition: Definition) -> Schema:
     return Schema()
 
 
-def _entry_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _entry_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[ChangeAsJson]:
     for name in sorted(old.keys() | new.keys()):
         before = old.get(name)
         after = new.get(name)
@@ -87,19 +89,19 @@ def _entry_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) ->
             yield _as_changed(what, name, before, after)
 
 
-def _as_added(what: str, name: str, new: Any) -> dict[str, Any]:
+def _as_added(what: str, name: str, new: Any) -> ChangeAsJson:
     return {"what": what, "change": "added", "name": name, "new": new}
 
 
-def _as_removed(what: str, name: str, old: Any) -> dict[str, Any]:
+def _as_removed(what: str, name: str, old: Any) -> ChangeAsJson:
     return {"what": what, "change": "removed", "name": name, "old": old}
 
 
-def _as_changed(what: str, name: str, old: Any, new: Any) -> dict[str, Any]:
+def _as_changed(what: str, name: str, old: Any, new: Any) -> ChangeAsJson:
     return {"what": what, "change": "changed", "name": name, "old": old, "new": new}
 
 
-def _column_changes(old: Schema, new: Schema) -> Iterator[dict[str, Any]]:
+def _column_changes(old: Schema, new: Schema) -> Iterator[ChangeAsJson]:
     before = column_paths(old)
     after = column_paths(new)
     old_path_of = _old_paths(before, after)
@@ -132,7 +134,7 @@ def _old_paths(before: Mapping[str, Column], after: Mapping[str, Column]) -> dic
     return old_path_of
 
 
-def _order_changes(old: Schema, new: Schema) -> Iterator[dict[str, Any]]:
+def _order_changes(old: Schema, new: Schema) -> Iterator[ChangeAsJson]:
     """Yield the order of columns as a change, if those that are on both sides stand in another order."""
     old_path_of = _old_paths(column_paths(old), column_paths(new))
     old_names = [column.name for column in old.columns]

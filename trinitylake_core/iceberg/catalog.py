@@ -53,7 +53,7 @@ from trinitylake_core.iceberg.attempt import Attempt, Claims
 from trinitylake_core.iceberg.commit_rules.added import TableFilesVoid
 from trinitylake_core.iceberg.commit_rules.snapshot_expiration import Expiring, PlannedSnapshots, SnapshotRules
 from trinitylake_core.iceberg.errors import MetadataMissing, keep_own_errors, translate_errors
-from trinitylake_core.iceberg.names import CatalogName, name_of, namespace_of, new_name_of, new_namespace_of
+from trinitylake_core.iceberg.names import AnyName, CatalogName, name_of, namespace_of, new_name_of, new_namespace_of
 from trinitylake_core.iceberg.options import file_io_properties, storage_options
 from trinitylake_core.iceberg.rewriting.rewritten import FileRewrite
 from trinitylake_core.iceberg.rights.locations import Locations, Place
@@ -86,7 +86,7 @@ _MAY_HAVE_EXPIRED: Final = (Corrupt, MetadataMissing, TransactionExpired, Versio
 """What is raised where files of a version are gone: rightly, if it has expired."""
 _NAMED: Final = 3
 """So many tables of one commit are named in the history."""
-TableCommit = tuple[str | Identifier, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
+TableCommit = tuple[AnyName, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
 """What a client wants of one table: its name, what must hold, and what to change."""
 
 
@@ -266,7 +266,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
 
     # -- namespaces ----------------------------------------------------------------------------
 
-    def namespace_exists(self, namespace: str | Identifier) -> bool:
+    def namespace_exists(self, namespace: AnyName) -> bool:
         """Return whether a namespace exists, by itself or because one below it does."""
         try:
             text = namespace_of(namespace)
@@ -275,7 +275,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         with translate_errors():
             return self._read(lambda view: namespaces.has_namespace(view, text))
 
-    def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
+    def create_namespace(self, namespace: AnyName, properties: Properties = EMPTY_DICT) -> None:
         """Create a namespace.
 
         Raises:
@@ -290,7 +290,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
             create = partial(namespaces.create_namespace, namespace=text, properties=values)
             self._change(create, f"create namespace {text}")
 
-    def drop_namespace(self, namespace: str | Identifier) -> None:
+    def drop_namespace(self, namespace: AnyName) -> None:
         """Drop an empty namespace.
 
         Raises:
@@ -301,20 +301,20 @@ class TrinityLakeCatalog(MetastoreCatalog):
         with translate_errors():
             self._change(partial(namespaces.drop_namespace, namespace=text), f"drop namespace {text}")
 
-    def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
+    def list_namespaces(self, namespace: AnyName = ()) -> list[Identifier]:
         """Return the namespaces right below one, or those of the top level. Raises ``NoSuchNamespaceError``."""
         parent = namespace_of(namespace) if namespace else ""
         with translate_errors():
             return self._read(partial(namespaces.namespaces_right_below, parent=parent))
 
-    def load_namespace_properties(self, namespace: str | Identifier) -> Properties:
+    def load_namespace_properties(self, namespace: AnyName) -> Properties:
         """Return the properties of a namespace. Raises ``NoSuchNamespaceError``."""
         text = namespace_of(namespace)
         with translate_errors():
             return self._read(partial(namespaces.properties_of_namespace, namespace=text))
 
     def update_namespace_properties(
-        self, namespace: str | Identifier, removals: set[str] | None = None, updates: Properties = EMPTY_DICT
+        self, namespace: AnyName, removals: set[str] | None = None, updates: Properties = EMPTY_DICT
     ) -> PropertiesUpdateSummary:
         """Remove and set properties of a namespace.
 
@@ -331,7 +331,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
             return self._change(change, f"update namespace {text}")
 
     def _names_in(
-        self, namespace: str | Identifier, list_names: Callable[[CatalogView, str], Iterable[str]]
+        self, namespace: AnyName, list_names: Callable[[CatalogView, str], Iterable[str]]
     ) -> list[Identifier]:
         text = namespace_of(namespace)
         with translate_errors():
@@ -339,11 +339,11 @@ class TrinityLakeCatalog(MetastoreCatalog):
 
     # -- tables: reading -----------------------------------------------------------------------
 
-    def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
+    def list_tables(self, namespace: AnyName) -> list[Identifier]:
         """Return the tables in a namespace, of all formats. Raises ``NoSuchNamespaceError``."""
         return self._names_in(namespace, lambda view, text: view.tables(text))
 
-    def load_table(self, identifier: str | Identifier) -> Table:
+    def load_table(self, identifier: AnyName) -> Table:
         """Return a table. What looking up its definition costs, and one ``get`` for its metadata.
 
         Raises:
@@ -356,14 +356,14 @@ class TrinityLakeCatalog(MetastoreCatalog):
         with translate_errors():
             return self._table(name, self._read(lambda view: tables.load_table(view, self._places, name)))
 
-    def table_exists(self, identifier: str | Identifier) -> bool:
+    def table_exists(self, identifier: AnyName) -> bool:
         """Return whether there is an Iceberg table of this name. Its metadata are not read."""
         try:
             return bool(self.metadata_location(identifier))
         except NoSuchTableError:
             return False
 
-    def metadata_location(self, identifier: str | Identifier) -> str:
+    def metadata_location(self, identifier: AnyName) -> str:
         """Return the location of a table's newest metadata file, which never changes. The file is not read.
 
         Raises ``NoSuchTableError``, ``NoSuchIcebergTableError``.
@@ -408,7 +408,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
 
     def create_table(
         self,
-        identifier: str | Identifier,
+        identifier: AnyName,
         schema: Schema | pa.Schema,
         location: str | None = None,
         partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
@@ -433,7 +433,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
             self._change(partial(tables.create_table, name=name, new=new, own=own), f"create table {name}")
             return self._table(name, new)
 
-    def register_table(self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False) -> Table:  # noqa: FBT001, FBT002 - PyIceberg's signature
+    def register_table(self, identifier: AnyName, metadata_location: str, overwrite: bool = False) -> Table:  # noqa: FBT001, FBT002 - PyIceberg's signature
         """Add a table that is already written, where it is; with ``overwrite`` in place of one of this name.
 
         The first time one ``get`` for each table of the lakehouse, to see that no other one is the same.
@@ -457,7 +457,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
 
     def stage_table(
         self,
-        identifier: str | Identifier,
+        identifier: AnyName,
         schema: Schema | pa.Schema,
         location: str | None = None,
         partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
@@ -490,7 +490,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
 
     def _create_staged_table(
         self,
-        identifier: str | Identifier,
+        identifier: AnyName,
         schema: Schema | pa.Schema,
         location: str | None = None,
         partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
@@ -630,7 +630,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         with translate_errors():
             return self._places, self._read(lambda view: tables.load_table(view, self._places, name, writes=True))
 
-    def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
+    def rename_table(self, from_identifier: AnyName, to_identifier: AnyName) -> Table:
         """Rename a table, in one version. Its files stay where they are.
 
         Raises:
@@ -647,7 +647,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         with translate_errors():
             return self._table(new, self._change(rename, f"rename table {old} to {new}"))
 
-    def drop_table(self, identifier: str | Identifier) -> None:
+    def drop_table(self, identifier: AnyName) -> None:
         """Drop a table. Its files stay: older versions and snapshots read them. Raises ``NoSuchTableError``.
 
         A cleaning of tables removes them once no retained version and no snapshot of the lakehouse needs them; those of
@@ -655,14 +655,14 @@ class TrinityLakeCatalog(MetastoreCatalog):
         """
         self._drop_table(identifier, "drop")
 
-    def purge_table(self, identifier: str | Identifier) -> None:
+    def purge_table(self, identifier: AnyName) -> None:
         """Drop a table, as :meth:`drop_table` does: nothing that an older version or a rollback needs is deleted.
 
         To have its files gone soon, expire the versions that name it, and clean tables.
         """
         self._drop_table(identifier, "purge")
 
-    def _drop_table(self, identifier: str | Identifier, what: str) -> None:
+    def _drop_table(self, identifier: AnyName, what: str) -> None:
         name = name_of(identifier, NoSuchTableError)
         with translate_errors():
             self._change(partial(tables.drop_table, name=name), f"{what} table {name}")
@@ -675,11 +675,11 @@ class TrinityLakeCatalog(MetastoreCatalog):
 
     # -- views ---------------------------------------------------------------------------------
 
-    def list_views(self, namespace: str | Identifier) -> list[Identifier]:
+    def list_views(self, namespace: AnyName) -> list[Identifier]:
         """Return the views in a namespace. Raises ``NoSuchNamespaceError``."""
         return self._names_in(namespace, lambda view, text: view.views(text))
 
-    def view_exists(self, identifier: str | Identifier) -> bool:
+    def view_exists(self, identifier: AnyName) -> bool:
         """Return whether there is a view of this name."""
         with suppress(NoSuchViewError), translate_errors():
             name = name_of(identifier, NoSuchViewError)
@@ -687,7 +687,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
             return True
         return False
 
-    def load_view(self, identifier: str | Identifier) -> StoredView:
+    def load_view(self, identifier: AnyName) -> StoredView:
         """Return a view. Raises ``NoSuchViewError``, ``ValidationError``."""
         name = name_of(identifier, NoSuchViewError)
         with translate_errors():
@@ -696,7 +696,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
 
     def create_view(
         self,
-        identifier: str | Identifier,
+        identifier: AnyName,
         schema: Schema | pa.Schema,
         view_version: ViewVersion,
         location: str | None = None,
@@ -715,7 +715,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
 
     def create_view_as_is(
         self,
-        identifier: str | Identifier,
+        identifier: AnyName,
         schema: Schema,
         view_version: ViewVersion,
         location: str | None = None,
@@ -731,7 +731,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
             create = partial(views.create_view, name=name, new=NewView(metadata), directories=directories)
             return self._change(create, f"create view {name}")
 
-    def register_view(self, identifier: str | Identifier, metadata_location: str) -> StoredView:
+    def register_view(self, identifier: AnyName, metadata_location: str) -> StoredView:
         """Create a view that is equal to the newest version in a file of view metadata.
 
         Raises what :meth:`create_view` raises, and ``FileNotFoundError``.
@@ -742,7 +742,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
             register = partial(views.register_view, name=name, metadata_location=metadata_location)
             return self._change(register, f"register view {name}")
 
-    def commit_view(self, identifier: str | Identifier, commit: ViewCommit) -> StoredView:
+    def commit_view(self, identifier: AnyName, commit: ViewCommit) -> StoredView:
         """Apply updates to a view, if it still meets the requirements. One ``put`` more than a commit of the lakehouse.
 
         Raises:
@@ -755,13 +755,13 @@ class TrinityLakeCatalog(MetastoreCatalog):
         with translate_errors():
             return self._change(partial(views.commit_view, name=name, commit=commit), f"replace view {name}")
 
-    def drop_view(self, identifier: str | Identifier) -> None:
+    def drop_view(self, identifier: AnyName) -> None:
         """Drop a view. Raises ``NoSuchViewError``."""
         name = name_of(identifier, NoSuchViewError)
         with translate_errors():
             self._change(partial(views.drop_view, name=name), f"drop view {name}")
 
-    def rename_view(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> None:
+    def rename_view(self, from_identifier: AnyName, to_identifier: AnyName) -> None:
         """Rename a view, in one version.
 
         Raises:

@@ -5,11 +5,14 @@ Nested namespaces are dotted names, as in PyIceberg's SQL catalog; a parent need
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import BadRequestError, NoSuchNamespaceError
 from pyiceberg.typedef import Identifier
+
+AnyName: TypeAlias = str | Identifier
+"""A name as callers of PyIceberg write it: with dots, or its parts."""
 
 
 class CatalogName(NamedTuple):
@@ -27,7 +30,7 @@ class CatalogName(NamedTuple):
         return f"{self.namespace}.{self.name}"
 
 
-def name_of(identifier: str | Identifier, missing: type[Exception]) -> CatalogName:
+def name_of(identifier: AnyName, missing: type[Exception]) -> CatalogName:
     """Return the name of an object that a client looks for.
 
     Raises ``missing`` for what cannot be the name of one: without a namespace, or with spaces around a part.
@@ -38,7 +41,7 @@ def name_of(identifier: str | Identifier, missing: type[Exception]) -> CatalogNa
     return CatalogName(".".join(parts[:-1]), parts[-1])
 
 
-def new_name_of(identifier: str | Identifier) -> CatalogName:
+def new_name_of(identifier: AnyName) -> CatalogName:
     """Return the name of an object that a client creates.
 
     Raises:
@@ -50,7 +53,7 @@ def new_name_of(identifier: str | Identifier) -> CatalogName:
     return name
 
 
-def namespace_of(namespace: str | Identifier) -> str:
+def namespace_of(namespace: AnyName) -> str:
     """Return the namespace that a client looks for. Raises ``NoSuchNamespaceError``: there can be none of this name."""
     levels = Catalog.identifier_to_tuple(namespace)
     if not levels or any(_is_empty_or_padded(level) for level in levels):
@@ -60,7 +63,7 @@ def namespace_of(namespace: str | Identifier) -> str:
     return ".".join(levels)
 
 
-def new_namespace_of(namespace: str | Identifier) -> str:
+def new_namespace_of(namespace: AnyName) -> str:
     """Return the namespace that a client creates.
 
     Raises:

@@ -11,13 +11,12 @@ from trinitylake_core.catalog import ObjectEntry, codec_of, entries
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.diff import Change
 from trinitylake_core.errors import InvalidInput, InvalidName, NamespaceNotEmpty, ObjectNotFound
-from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName, label
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, NameParts, ObjectName, label
 from trinitylake_core.recovery.patterns import Pattern, exactly
 from trinitylake_core.tree import search
 from trinitylake_core.tree.node import Node
 from trinitylake_core.versions import Root
 
-_Name = tuple[str, str, str | None]
 """Kind, namespace, and name of an object: keys may differ between two lakehouses."""
 
 
@@ -66,7 +65,7 @@ class Selection:
         self._found: list[Change] = []
         self._new_namespaces: dict[str, Change] = {}
         """Those of ``there`` that do not exist here, and that nobody asked for."""
-        self._differing: set[_Name] = set()
+        self._differing: set[NameParts] = set()
 
     def take(self, differing: Iterable[Change]) -> None:
         """Take what is wanted of some of the changes from ``here`` to ``there``."""

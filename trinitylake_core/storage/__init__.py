@@ -8,5 +8,5 @@ prove that it decides (``checked``, by ``proof``). ``conformance`` proves a plac
 from trinitylake_core.storage.conformance import ConformanceResult, check_conformance
 from trinitylake_core.storage.contests import is_scratch, remove_scratch
 from trinitylake_core.storage.opening import open_storage, options_for, storage_at
-from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, RequestCounts, Storage, Tagged
+from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Options, RequestCounts, Storage, Tagged
 from trinitylake_core.storage.root_uris import normalise_root, real_root, root_uri, same_place

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -27,7 +27,7 @@ from trinitylake_core.errors import (
     TrinityLakeError,
 )
 from trinitylake_core.storage.failures import Outdated, TransientError, Unanswered, sanitise, secrets_of
-from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, RequestCounts, Storage, Tagged
+from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Options, RequestCounts, Storage, Tagged
 from trinitylake_core.storage.proof import Sample
 from trinitylake_core.storage.requests import CommonOptions, RequestThreads
 from trinitylake_core.storage.silence import Failures, Silence
@@ -51,7 +51,7 @@ class BaseStorage(Storage):
     #: set by tests to make requests fail; ``None`` in production
     interceptor: Interceptor | None = None
 
-    def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, root: str, options: Options | None = None) -> None:
         self.root = root
         self.counts = RequestCounts()
         self._given = dict(options or {})
@@ -69,7 +69,7 @@ class BaseStorage(Storage):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.root, self._given)
 
-    def spec(self) -> tuple[str, Mapping[str, Any]]:
+    def spec(self) -> tuple[str, Options]:
         return self.root, dict(self._given)
 
     # What a backend provides. Each is one raw request; errors may be the backend's own, `_translate` maps them.

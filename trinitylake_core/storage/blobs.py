@@ -16,9 +16,9 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from trinitylake_core.errors import FileMissing, InvalidInput, InvalidLocation, StorageDenied, TrinityLakeError
-from trinitylake_core.storage.objects import MakeStore, ObjectStorage, connection_options, millis
-from trinitylake_core.storage.port import DeleteResult, FileInfo
-from trinitylake_core.storage.requests import take_flag, take_number
+from trinitylake_core.storage.objects import Arguments, MakeStore, Meta, ObjectStorage, connection_options, millis
+from trinitylake_core.storage.port import DeleteResult, FileInfo, Options
+from trinitylake_core.storage.requests import Untaken, take_flag, take_number
 from trinitylake_core.storage.root_uris import BLOBS
 from trinitylake_core.storage.s3_settings import list_environment
 from trinitylake_core.storage.store_errors import map_error
@@ -46,7 +46,7 @@ _IN_CONNECTION_STRING: Final = {
 class BlobStorage(ObjectStorage):
     """Objects below a prefix of one bucket of Google's or container of Azure's."""
 
-    def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, root: str, options: Options | None = None) -> None:
         super().__init__(root, options)
         self._endpoint = str(self._own_options.get("endpoint_url"))
         scheme, _, _ = root.partition("://")
@@ -60,7 +60,7 @@ class BlobStorage(ObjectStorage):
     def _make_store(self) -> MakeStore:
         return self._make
 
-    def _version_of(self, meta: Mapping[str, Any]) -> Any:
+    def _version_of(self, meta: Meta) -> Any:
         """Return the generation on Google's, the ETag on Azure's."""
         if self._google:
             return meta["version"]
@@ -105,12 +105,12 @@ class BlobStorage(ObjectStorage):
         begun: Any = None
         last: str | None = None
 
-        def page() -> tuple[Any, Sequence[Mapping[str, Any]]]:
+        def page() -> tuple[Any, Sequence[Meta]]:
             nonlocal begun
             known = begun
             begun = None  # one that fails cannot go on
 
-            def send(store: Any) -> tuple[Any, Sequence[Mapping[str, Any]]]:
+            def send(store: Any) -> tuple[Any, Sequence[Meta]]:
                 listing = known or client.api.list(store, directory, offset=last, chunk_size=_PAGE)
                 return listing, next(listing, ())
 
@@ -149,7 +149,7 @@ class BlobStorage(ObjectStorage):
     def exists(self) -> bool:
         return next(self.list(), None) is not None
 
-    def _info(self, meta: Mapping[str, Any]) -> FileInfo:
+    def _info(self, meta: Meta) -> FileInfo:
         path = meta["path"][len(self._prefix) :]
         size = int(meta["size"])
         return FileInfo(path, size, millis(meta["last_modified"]))
@@ -165,7 +165,7 @@ class BlobStorage(ObjectStorage):
 # Settings.
 
 
-def make_store_of(authority: str, options: dict[str, Any], *, google: bool) -> tuple[str, MakeStore]:
+def make_store_of(authority: str, options: Untaken, *, google: bool) -> tuple[str, MakeStore]:
     """Return the name of bucket or container, and what makes obstore stores for it. No request.
 
     Raises ``InvalidInput`` for an unknown or malformed option, ``InvalidLocation`` for an invalid account.
@@ -187,7 +187,7 @@ def make_store_of(authority: str, options: dict[str, Any], *, google: bool) -> t
     def make(seconds: float, *, retries: bool = False) -> Any:
         from obstore.store import AzureStore, GCSStore  # noqa: PLC0415 - local lakehouses need not pay for it
 
-        arguments: dict[str, Any] = {"config": config}
+        arguments: Arguments = {"config": config}
         arguments |= connection_options(seconds, connect, read, http=http)
         if retries:
             del arguments["retry_config"]
@@ -198,9 +198,9 @@ def make_store_of(authority: str, options: dict[str, Any], *, google: bool) -> t
     return container, make
 
 
-def _azure(authority: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _azure(authority: str, options: Untaken) -> tuple[str, Arguments]:
     """Return container and configuration; ``abfss://container@account.dfs.core.windows.net`` names the account."""
-    config: dict[str, Any] = {}
+    config: Arguments = {}
     connection = str(options.pop("connection_string", None) or "")
     for part in connection.split(";"):
         label, _, value = part.partition("=")
@@ -216,7 +216,7 @@ def _azure(authority: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]
     return container, config | _take_renamed(options, _AZURE_NAMES)
 
 
-def _google(options: dict[str, Any]) -> dict[str, Any]:
+def _google(options: Untaken) -> Arguments:
     """Return the configuration; ``token`` is what gcsfs knows: a file, its content, ``anon`` or ``google_default``."""
     token = options.pop("token", None)
     options.pop("project", None)  # nothing is created that would belong to one
@@ -230,7 +230,7 @@ def _google(options: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _take_renamed(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def _take_renamed(options: Untaken, names: Mapping[str, str]) -> Arguments:
     """Take the options that have a name of obstore's out of ``options``."""
     config = {}
     for name in list(options):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trinitylake_core.errors import StorageError
+from trinitylake_core.storage.port import Options
 
 _PUBLIC_OPTIONS = frozenset({"endpoint_url", "region", "region_name", "profile", "anon", "account_name"})
 # The first group of each is the name that stays in the text; key IDs have none.
@@ -40,7 +41,7 @@ class Outdated(StorageError):
     """A file is no longer what it was when it was read. Never leaves the storage package."""
 
 
-def secrets_of(options: Mapping[str, Any]) -> list[str]:
+def secrets_of(options: Options) -> list[str]:
     """Return every string in ``options`` that could be a secret, longest first."""
     found: set[str] = set()
 

@@ -24,12 +24,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 
 from trinitylake_core.errors import InvalidInput, StorageError, TrinityLakeError
 from trinitylake_core.storage.checked import CheckedByTrying
 from trinitylake_core.storage.failures import TransientError
-from trinitylake_core.storage.port import Data, FileInfo, Tagged
+from trinitylake_core.storage.port import Data, FileInfo, Options, Tagged
 from trinitylake_core.storage.requests import take_number
 from trinitylake_core.storage.store_errors import (
     is_beyond_the_end,
@@ -45,6 +45,10 @@ from trinitylake_core.storage.store_errors import (
 # replacement or a deletion waits for its own answer or its deadline.
 
 T = TypeVar("T")
+Meta: TypeAlias = Mapping[str, Any]
+"""What obstore tells of an object."""
+Arguments: TypeAlias = dict[str, Any]
+"""What a client is made with."""
 
 _SHORTEST_SECONDS: Final = 0.125
 _AT_FIRST_SECONDS: Final = 2.0
@@ -303,7 +307,7 @@ def connection_options(
     read_seconds: float,
     *,
     http: bool,
-) -> dict[str, Any]:
+) -> Arguments:
     """Return the arguments of every obstore store about connections and retries: ours count, theirs would hide."""
     return {
         "client_options": {
@@ -337,7 +341,7 @@ os.register_at_fork(after_in_child=_abandon_after_fork)
 class ObjectStorage(CheckedByTrying):
     """Objects below a prefix of one bucket or container, through the client that this process shares."""
 
-    def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, root: str, options: Options | None = None) -> None:
         super().__init__(root, options)
         _, _, place = root.partition("://")
         self._bucket, _, self._prefix = place.partition("/")
@@ -357,7 +361,7 @@ class ObjectStorage(CheckedByTrying):
     def _make_store(self) -> MakeStore:
         """Return the factory of obstore's stores."""
 
-    def _version_of(self, meta: Mapping[str, Any]) -> Any:
+    def _version_of(self, meta: Meta) -> Any:
         """Return the tag that the server compares: an ETag."""
         return meta["e_tag"]
 
@@ -408,7 +412,7 @@ class ObjectStorage(CheckedByTrying):
         api = self._client.api
         key = self._key(path)
 
-        def get(store: Any) -> tuple[bytes, Mapping[str, Any]]:
+        def get(store: Any) -> tuple[bytes, Meta]:
             answer = api.get(store, key)
             return bytes(answer.bytes()), answer.meta
 
@@ -421,8 +425,8 @@ class ObjectStorage(CheckedByTrying):
         key = self._key(path)
         content = _as_bytes(data)
 
-        def put(store: Any) -> Mapping[str, Any]:
-            answer: Mapping[str, Any] = api.put(store, key, content, use_multipart=False)
+        def put(store: Any) -> Meta:
+            answer: Meta = api.put(store, key, content, use_multipart=False)
             return answer
 
         done = self._repeat("put", put, len(content))
@@ -431,14 +435,14 @@ class ObjectStorage(CheckedByTrying):
     def _create(self, path: str, data: Data) -> str:
         return self._put_if(path, data, "create")["version"] or ""
 
-    def _put_if(self, path: str, data: Data, mode: str | Mapping[str, str | None]) -> Mapping[str, Any]:
+    def _put_if(self, path: str, data: Data, mode: str | Mapping[str, str | None]) -> Meta:
         """Write an object only if there is none (``create``), or only in place of a version. It is sent once."""
         api = self._client.api
         key = self._key(path)
         content = _as_bytes(data)
 
-        def put_if(store: Any) -> Mapping[str, Any]:
-            answer: Mapping[str, Any] = api.put(
+        def put_if(store: Any) -> Meta:
+            answer: Meta = api.put(
                 store,
                 key,
                 content,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,7 +10,7 @@ from trinitylake_core.errors import InvalidInput, InvalidLocation
 from trinitylake_core.extras import install_command
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.local import LocalStorage
-from trinitylake_core.storage.port import Storage
+from trinitylake_core.storage.port import Options, Storage
 from trinitylake_core.storage.requests import CommonOptions
 from trinitylake_core.storage.root_uris import BLOBS, S3_SCHEMES, normalise_root, root_uri
 
@@ -19,7 +18,7 @@ _BACKENDS: dict[str, type[BaseStorage]] = {"file": LocalStorage}
 """Those that need no package."""
 
 
-def options_for(uri: str, root: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def options_for(uri: str, root: str, options: Options) -> dict[str, Any]:
     """Return those storage options of a lakehouse that apply to another URI, too. No request.
 
     All of them where both lie in the same kind of storage; else those that every kind knows, such as ``retries``:
@@ -40,12 +39,12 @@ def storage_kind(uri: str) -> str:
     return S3_SCHEMES.get(scheme) or BLOBS.get(scheme) or scheme
 
 
-def storage_at(root: str | os.PathLike[str] | Storage, options: Mapping[str, Any] | None = None) -> Storage:
+def storage_at(root: str | os.PathLike[str] | Storage, options: Options | None = None) -> Storage:
     """Return a storage as it is, or the one at a root as people write it. Raises as :func:`open_storage`."""
     return root if isinstance(root, Storage) else open_storage(root_uri(root), options)
 
 
-def open_storage(root: str, options: Mapping[str, Any] | None = None) -> BaseStorage:
+def open_storage(root: str, options: Options | None = None) -> BaseStorage:
     """Return the storage at a root URI. No request; nothing needs to be there yet.
 
     Raises ``InvalidLocation`` for a malformed URI, and ``InvalidInput`` for a malformed option or a client

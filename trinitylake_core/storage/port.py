@@ -12,11 +12,13 @@ import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from trinitylake_core.errors import FileMissing
 
 T = TypeVar("T")
+Options: TypeAlias = Mapping[str, Any]
+"""The options of a storage: their values, by name."""
 Item = TypeVar("Item")
 Data = bytes | memoryview
 """Content to write: bytes, or a view of them that is written without a copy."""
@@ -115,7 +117,7 @@ class Storage(abc.ABC):
     gives_up: bool = False
 
     @abc.abstractmethod
-    def spec(self) -> tuple[str, Mapping[str, Any]]:
+    def spec(self) -> tuple[str, Options]:
         """Return ``(root URI, storage options)``, from which ``open_storage`` makes an equal storage."""
 
     @abc.abstractmethod

@@ -6,16 +6,19 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.storage.port import Options
 
 N = TypeVar("N", int, float)
+Untaken: TypeAlias = dict[str, Any]
+"""Options that nobody knows yet: who knows one takes it out, and what is left in the end is refused."""
 
 
 # -- retries and options ---------------------------------------------------------------------------
@@ -43,7 +46,7 @@ class CommonOptions:
             jitter = random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
             time.sleep(longest * jitter)
 
-    def override(self, options: Mapping[str, Any]) -> tuple[CommonOptions, dict[str, Any]]:
+    def override(self, options: Options) -> tuple[CommonOptions, Untaken]:
         """Return these options with those of ``options``, and what in ``options`` is the backend's own.
 
         Raises ``InvalidInput`` for a value that is not a number or out of range.
@@ -78,7 +81,7 @@ def _number(name: str, value: Any, kind: type[N], least: float) -> N:
     return number
 
 
-def take_flag(options: dict[str, Any], name: str, *, default: bool) -> bool:
+def take_flag(options: Untaken, name: str, *, default: bool) -> bool:
     """Remove the boolean option ``name`` from ``options`` and return it. Raises ``InvalidInput``."""
     value = options.pop(name, default)
     if isinstance(value, str) and value.lower() in {"true", "false"}:
@@ -89,7 +92,7 @@ def take_flag(options: dict[str, Any], name: str, *, default: bool) -> bool:
 
 
 def take_number(
-    options: dict[str, Any],
+    options: Untaken,
     name: str,
     *,
     default: float,

@@ -14,17 +14,19 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from os.path import commonprefix
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from trinitylake_core.errors import StorageDenied, StorageError
 from trinitylake_core.storage.objects import MakeStore, ObjectStorage, ObstoreClient, millis
-from trinitylake_core.storage.port import DeleteResult, FileInfo
+from trinitylake_core.storage.port import DeleteResult, FileInfo, Options
 from trinitylake_core.storage.promise import shape_of
 from trinitylake_core.storage.s3_options import S3Options
 from trinitylake_core.storage.s3_settings import S3Settings, list_environment, resolve, s3fs_arguments
 from trinitylake_core.storage.store_errors import TRANSIENT_CODES
 
+Answer: TypeAlias = dict[str, Any]
+"""The answer of a server, as botocore reads it."""
 _PAGE: Final = 1000
 _NOT_IN_XML: Final = re.compile("[^\\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -62,7 +64,7 @@ class _Neighbours(NamedTuple):
 class S3Storage(ObjectStorage):
     """Objects below a prefix of one bucket."""
 
-    def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, root: str, options: Options | None = None) -> None:
         super().__init__(root, options)
         self._s3 = S3Options.take(self._own_options)
         self._endpoint = str(self._s3.endpoint)
@@ -85,7 +87,7 @@ class S3Storage(ObjectStorage):
     def _make_store(self) -> MakeStore:
         return self.settings().make_store
 
-    def _call(self, operation: str, seconds: float | None = None, **parameters: Any) -> dict[str, Any]:
+    def _call(self, operation: str, seconds: float | None = None, **parameters: Any) -> Answer:
         """Send one HTTP request through s3fs and return its parsed answer.
 
         Raises ``TimeoutError`` if that takes longer than so many seconds, or than requests may take.
@@ -100,7 +102,7 @@ class S3Storage(ObjectStorage):
                 arguments = s3fs_arguments(self.settings(), self._common.max_concurrency)
                 fs = _file_systems[client] = s3fs.S3FileSystem(**arguments)
         parameters["Bucket"] = self._bucket
-        answer: dict[str, Any] = sync(
+        answer: Answer = sync(
             fs.loop,
             _send,
             seconds or self._seconds,
@@ -172,12 +174,12 @@ class S3Storage(ObjectStorage):
 
     # Listing.
 
-    def _pages(self, prefix: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+    def _pages(self, prefix: str, **parameters: Any) -> Iterator[Answer]:
         if prefix:
             self._guard(prefix)
         parameters = {"Prefix": self._key(prefix), "MaxKeys": _PAGE, **parameters}
 
-        def ask() -> dict[str, Any]:  # a late page is asked for again, as other reads are
+        def ask() -> Answer:  # a late page is asked for again, as other reads are
             send = lambda seconds: self._call("list_objects_v2", seconds, **parameters)  # noqa: E731
             return self._client.patience["list"].repeat(send, partial(self._count, "list"))
 
@@ -190,7 +192,7 @@ class S3Storage(ObjectStorage):
                 raise StorageError(f"list of {self.root}{prefix}: a page is cut short without a continuation token")
             parameters["ContinuationToken"] = page["NextContinuationToken"]
 
-    def _files(self, page: Mapping[str, Any]) -> Iterator[FileInfo]:
+    def _files(self, page: Answer) -> Iterator[FileInfo]:
         for item in page.get("Contents", ()):
             key: str = item["Key"]
             if not key.endswith("/"):  # a directory marker of some console is no file
@@ -248,7 +250,7 @@ async def _send(
     fs: Any,
     operation: str,
     parameters: Mapping[str, Any],
-) -> dict[str, Any]:
+) -> Answer:
     """Return the parsed answer to one request; raise ``TimeoutError`` if it is not complete in time."""
     import asyncio  # noqa: PLC0415
 
@@ -256,5 +258,5 @@ async def _send(
     client = await fs.get_s3(parameters["Bucket"])
     method = getattr(client, operation)
     given = fs._get_s3_method_kwargs(method, **parameters)  # noqa: SLF001 - adds encryption and requester-pays
-    answer: dict[str, Any] = await asyncio.wait_for(method(**given), seconds)
+    answer: Answer = await asyncio.wait_for(method(**given), seconds)
     return answer

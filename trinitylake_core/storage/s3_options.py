@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.storage.requests import take_flag, take_number
+from trinitylake_core.storage.port import Options
+from trinitylake_core.storage.requests import Untaken, take_flag, take_number
 
 _OF_FILES_AND_CACHES: Final = (
     "default_block_size",
@@ -71,7 +72,7 @@ class S3Options:
         return bool(self.key and self.secret)
 
     @classmethod
-    def take(cls, given: Mapping[str, Any]) -> Self:
+    def take(cls, given: Options) -> Self:
         """Return the options of ``given``. No request. Raises ``InvalidInput`` for an unknown or malformed one."""
         options = dict(given)
         for name in _OF_FILES_AND_CACHES:
@@ -122,7 +123,7 @@ class S3Options:
         return taken
 
 
-def _take_mapping(options: dict[str, Any], name: str) -> dict[str, Any]:
+def _take_mapping(options: Untaken, name: str) -> Untaken:
     value = options.pop(name, None) or {}
     if not isinstance(value, Mapping):
         raise InvalidInput(f"storage option {name} must be a mapping, not {type(value).__name__}")
@@ -135,7 +136,7 @@ def _text(value: Any) -> str | None:
     return str(value)
 
 
-def _first(options: dict[str, Any], client: dict[str, Any], *names: str) -> str | None:
+def _first(options: Untaken, client: Untaken, *names: str) -> str | None:
     """Take an option by any of its names; the first one that is set counts."""
     found = None
     for name in names:
@@ -144,7 +145,7 @@ def _first(options: dict[str, Any], client: dict[str, Any], *names: str) -> str 
     return found
 
 
-def _take_region(options: dict[str, Any], client: dict[str, Any], config: dict[str, Any]) -> str | None:
+def _take_region(options: Untaken, client: Untaken, config: Untaken) -> str | None:
     found = None
     for place, name in (
         (options, "region"),
@@ -157,7 +158,7 @@ def _take_region(options: dict[str, Any], client: dict[str, Any], config: dict[s
     return found
 
 
-def _take_path_style(options: dict[str, Any], config: dict[str, Any]) -> bool | None:
+def _take_path_style(options: Untaken, config: Untaken) -> bool | None:
     nested = config.pop("s3", None) or {}
     if not isinstance(nested, Mapping):
         raise InvalidInput(f"storage option config_kwargs.s3 must be a mapping, not {type(nested).__name__}")
@@ -173,14 +174,14 @@ def _take_path_style(options: dict[str, Any], config: dict[str, Any]) -> bool | 
     return None
 
 
-def _take_word(options: dict[str, Any], name: str, words: tuple[str, ...]) -> str | None:
+def _take_word(options: Untaken, name: str, words: tuple[str, ...]) -> str | None:
     value = _text(options.pop(name, None))
     if value is not None and value not in words:
         raise InvalidInput(f"storage option {name} must be one of {', '.join(words)}, not {value!r}")
     return value
 
 
-def _take_proxy(config: dict[str, Any]) -> str | None:
+def _take_proxy(config: Untaken) -> str | None:
     """Return the proxy of botocore's option ``proxies``; "" where it is given and names none."""
     if "proxies" not in config:
         return None
@@ -191,8 +192,8 @@ def _take_proxy(config: dict[str, Any]) -> str | None:
 
 
 def _take_seconds(
-    options: dict[str, Any],
-    config: dict[str, Any],
+    options: Untaken,
+    config: Untaken,
     name: str,
     default: float,
 ) -> float:

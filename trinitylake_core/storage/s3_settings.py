@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.storage.objects import connection_options
+from trinitylake_core.storage.objects import Arguments, connection_options
 from trinitylake_core.storage.s3_options import S3Options
 
 _ENVIRONMENT: Final = ("AWS_", "BOTO_", "HOME", "REQUESTS_CA_BUNDLE", "SSL_CERT_")
@@ -81,7 +81,7 @@ class S3Settings:
         from obstore.store import S3Store  # noqa: PLC0415 - local lakehouses need not pay for it
 
         options = self.options
-        given: dict[str, Any] = connection_options(
+        given: Arguments = connection_options(
             seconds, options.connect_seconds, options.read_seconds, http=self.endpoint.startswith("http://")
         )
         given["client_options"] |= self._connection()
@@ -90,11 +90,11 @@ class S3Settings:
         given |= {"config": self._config(), "credential_provider": self.credentials}
         return S3Store(self.bucket, **given)
 
-    def _config(self) -> dict[str, Any]:
+    def _config(self) -> Arguments:
         endpoint = self.endpoint
         if not self.path_style:
             endpoint = endpoint.replace("://", f"://{self.bucket}.", 1)
-        config: dict[str, Any] = {_ENCRYPTION[name]: value for name, value in self.options.encryption}
+        config: Arguments = {_ENCRYPTION[name]: value for name, value in self.options.encryption}
         config |= {
             "endpoint": endpoint,
             "aws_endpoint_url_s3": endpoint,  # else the environment's would count for more than the option
@@ -109,8 +109,8 @@ class S3Settings:
             config["checksum_algorithm"] = "sha256"
         return config
 
-    def _connection(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def _connection(self) -> Arguments:
+        found: Arguments = {}
         if self.verify is False:
             found["allow_invalid_certificates"] = True
         elif isinstance(self.verify, str):
@@ -124,15 +124,15 @@ class S3Settings:
         return found
 
 
-def s3fs_arguments(settings: S3Settings, connections: int) -> dict[str, Any]:
+def s3fs_arguments(settings: S3Settings, connections: int) -> Arguments:
     """Return the arguments for ``s3fs.S3FileSystem`` by which it asks as obstore does. No request."""
     options = settings.options
-    client: dict[str, Any] = {
+    client: Arguments = {
         "endpoint_url": settings.endpoint,
         "region_name": settings.region,
         "verify": settings.verify,
     }
-    config: dict[str, Any] = {
+    config: Arguments = {
         "s3": {"addressing_style": "path" if settings.path_style else "virtual"},
         "proxies": {} if settings.proxy is None else {"http": settings.proxy, "https": settings.proxy},
         "connect_timeout": options.connect_seconds,
@@ -141,7 +141,7 @@ def s3fs_arguments(settings: S3Settings, connections: int) -> dict[str, Any]:
         "retries": {"total_max_attempts": 1, "mode": "standard"},  # ours count, theirs would hide
         "request_checksum_calculation": "when_supported" if settings.sends_checksums else "when_required",
     }
-    arguments: dict[str, Any] = {
+    arguments: Arguments = {
         "anon": settings.credentials is None,
         "client_kwargs": client,
         "config_kwargs": config,

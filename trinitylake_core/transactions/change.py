@@ -38,7 +38,7 @@ from trinitylake_core.tree import search
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodestore import NodeWriter
-from trinitylake_core.versions import CountBounds, Delta, Root
+from trinitylake_core.versions import CountBounds, Delta, Root, SystemRows
 
 _AGAIN: Final = "read again and retry the transaction"
 _FEW: Final = 32
@@ -97,7 +97,7 @@ class TransactionChange:
         self.operation = spec.OP_COMMIT
         self.request = request
         self.facts: dict[str, Any] = {}
-        self.system: dict[str, str | None] = {}
+        self.system: SystemRows = {}
         self.began_at_millis = began_at_millis
         self.ttl_millis = definition.txn_ttl_millis
         self.known_files: set[str] = set()

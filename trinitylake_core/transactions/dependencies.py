@@ -10,7 +10,7 @@ from typing import Any, Final
 from trinitylake_core.commits.bulk import BulkDelta
 from trinitylake_core.diff import Span
 from trinitylake_core.keys import KeyRange
-from trinitylake_core.tree.node import Messages
+from trinitylake_core.tree.node import Meaning, Messages
 from trinitylake_core.versions import Delta
 
 _FOUND: Final = 100
@@ -90,7 +90,7 @@ class Conflicts:
                 break
         return sorted(touched)
 
-    def _ask(self, delta: BulkDelta) -> Iterator[tuple[str, str | None]]:
+    def _ask(self, delta: BulkDelta) -> Iterator[Meaning]:
         """Yield what a bulk version changed, as far as a key or a range here may be touched by it."""
         keys = sorted({*self.writes, *self.needs, *self.keys})
         if len(keys) > delta.count_changes():

@@ -12,12 +12,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from trinitylake_core import spec
 from trinitylake_core.commits.appended import append_messages
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.commits.commit import Draft, commit, new_id, whoami
+from trinitylake_core.commits.commit import Draft, Summary, commit, new_id, whoami
 from trinitylake_core.commits.fences import Fences
 from trinitylake_core.errors import CommitConflict, OutcomeUnknown
 from trinitylake_core.short_repr import first_of
@@ -25,7 +25,7 @@ from trinitylake_core.transactions.change import AlreadyCommitted, TransactionCh
 from trinitylake_core.transactions.requests import Requests
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodestore import NodeWriter
-from trinitylake_core.versions import CountBounds, Delta, Root, sum_bounds
+from trinitylake_core.versions import CountBounds, Delta, Root, SystemRows, sum_bounds
 
 LARGEST: Final = 128
 """So many transactions become one version; the summary of the version names each."""
@@ -66,10 +66,10 @@ class Entry:
             self.error = error
             self.is_over = True
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Summary:
         """Return what the summary of a version says of this member."""
         change = self.change
-        facts: dict[str, Any] = {"txn": change.id, "author": self.author, **change.facts}
+        facts: Summary = {"txn": change.id, "author": self.author, **change.facts}
         if change.request is not None:
             facts |= change.request.facts()
         if change.reason:
@@ -315,21 +315,21 @@ class _GroupChange:
         rows.sort()  # no two members write one key
         return Messages.of([(key, value, self.id) for key, value in rows])
 
-    def _summary(self, own: Messages) -> dict[str, Any]:
+    def _summary(self, own: Messages) -> Summary:
         """Return the facts about the version: who made it and why, and of a group each member."""
         authors = list(dict.fromkeys(entry.author for entry in self.members))
         reasons = []
         for entry in self.members:
             if entry.change.reason:
                 reasons.append(entry.change.reason)
-        summary: dict[str, Any] = {"author": first_of(authors, _AUTHORS), **count_written(own)}
+        summary: Summary = {"author": first_of(authors, _AUTHORS), **count_written(own)}
         if reasons:
             summary["reason"] = first_of(reasons, _AUTHORS)
         if not self.is_alone:
             summary["members"] = [entry.facts() for entry in self.members]
         return summary
 
-    def _row_of_requests(self, base: Root) -> dict[str, str | None]:
+    def _row_of_requests(self, base: Root) -> SystemRows:
         """Return the system row that says which keys of requests the versions up to this one can contain."""
         keys = []
         for entry in self.members:

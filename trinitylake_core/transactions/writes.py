@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
 from trinitylake_core.transactions.gains import Existence
 from trinitylake_core.tree.leafrun import Columns, in_order
-from trinitylake_core.tree.node import Messages
+from trinitylake_core.tree.node import Meaning, Messages
 from trinitylake_core.tree.noderows import repeat_text
 
 Definition = NamespaceDef | TableDef | ViewDef
@@ -134,7 +134,7 @@ class Writes:
             last = rows.keys[-1].as_py()
         return batches
 
-    def within(self, keys: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    def within(self, keys: Iterable[str]) -> Iterator[Meaning]:
         """Yield those of some keys that are written, with their paths."""
         by_key = self.by_key
         return ((key, by_key[key]) for key in keys if key in by_key)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from struct import Struct, unpack_from
 from typing import Final
 
+from trinitylake_core.storage import Data
+
 _U16: Final = Struct("<H").unpack_from
 _I32: Final = Struct("<i").unpack_from
 _I64: Final = Struct("<q").unpack_from
@@ -28,7 +30,7 @@ _PLAIN: Final = -1
 """The declared size of a buffer that is not compressed, though others are."""
 
 
-def expanded_bytes(data: bytes | memoryview, blocks: Sequence[tuple[int, int]]) -> int:
+def expanded_bytes(data: Data, blocks: Sequence[tuple[int, int]]) -> int:
     """Return the memory size of record batches: their buffers expanded, and their rows in Python.
 
     Raises:
@@ -40,7 +42,7 @@ def expanded_bytes(data: bytes | memoryview, blocks: Sequence[tuple[int, int]]) 
         raise ValueError(f"the metadata make no sense: {wrong}") from None
 
 
-def batches(data: bytes | memoryview) -> list[tuple[int, int]]:
+def batches(data: Data) -> list[tuple[int, int]]:
     """Return the offsets of the record batches of a file, and the size of the metadata of each.
 
     Raises:
@@ -62,7 +64,7 @@ def batches(data: bytes | memoryview) -> list[tuple[int, int]]:
         raise ValueError(f"the metadata make no sense: {wrong}") from None
 
 
-def fixed_pieces(data: bytes | memoryview, begin: int) -> list[tuple[int, int, bytes]]:
+def fixed_pieces(data: Data, begin: int) -> list[tuple[int, int, bytes]]:
     """Return the parts of the metadata of a batch that each batch has which Arrow writes in this way.
 
     That is all before the numbers of its columns: tables, and how it is compressed. The sizes of body and batch are
@@ -83,7 +85,7 @@ def fixed_pieces(data: bytes | memoryview, begin: int) -> list[tuple[int, int, b
     return pieces
 
 
-def _batch(data: bytes | memoryview, begin: int) -> tuple[int, int]:
+def _batch(data: Data, begin: int) -> tuple[int, int]:
     """Return the offsets of the message that begins at a place, and of the record batch in it."""
     has_marker = _number(data, begin) == _PLAIN  # older files have none before the length
     message = _root(data, begin + (8 if has_marker else 4))
@@ -91,7 +93,7 @@ def _batch(data: bytes | memoryview, begin: int) -> tuple[int, int]:
     return message, _root(data, header)
 
 
-def _batch_bytes(data: bytes | memoryview, begin: int, metadata: int) -> int:
+def _batch_bytes(data: Data, begin: int, metadata: int) -> int:
     """Return the memory size of one record batch, which begins at a place and has metadata of a size."""
     _, batch = _batch(data, begin)
     rows, nulls = _pairs(data, batch, 1)  # of each column
@@ -107,14 +109,14 @@ def _batch_bytes(data: bytes | memoryview, begin: int, metadata: int) -> int:
     return sum(sizes) + _ROW_BYTES * values + _TEXT_BYTES * texts
 
 
-def _pairs(data: bytes | memoryview, table: int, number: int) -> tuple[Sequence[int], Sequence[int]]:
+def _pairs(data: Data, table: int, number: int) -> tuple[Sequence[int], Sequence[int]]:
     """Return the first and the second number of each pair in a vector of a table."""
     at, count = _vector(data, table, number)
     numbers: tuple[int, ...] = unpack_from(f"<{2 * count}q", data, at)
     return numbers[::2], numbers[1::2]
 
 
-def _expanded_size(data: bytes | memoryview, at: int, size: int) -> int:
+def _expanded_size(data: Data, at: int, size: int) -> int:
     """Return what a buffer of a compressed batch declares: it begins with its size, or with -1 if it is plain."""
     if not size:
         return 0
@@ -126,18 +128,18 @@ def _expanded_size(data: bytes | memoryview, at: int, size: int) -> int:
 # -- FlatBuffers ---------------------------------------------------------------------------------------
 
 
-def _root(data: bytes | memoryview, at: int) -> int:
+def _root(data: Data, at: int) -> int:
     """Return the offset of the table of a buffer."""
     return at + _number(data, at)
 
 
-def _number(data: bytes | memoryview, at: int) -> int:
+def _number(data: Data, at: int) -> int:
     number: int
     (number,) = _I32(data, at)
     return number
 
 
-def _field(data: bytes | memoryview, table: int, index: int) -> int:
+def _field(data: Data, table: int, index: int) -> int:
     """Return the offset of a field of a table, 0 if it is left out: by the list of offsets that the table points to."""
     offsets = table - _number(data, table)
     (size,) = _U16(data, offsets)
@@ -149,7 +151,7 @@ def _field(data: bytes | memoryview, table: int, index: int) -> int:
     return table + offset if offset else 0
 
 
-def _vector(data: bytes | memoryview, table: int, index: int) -> tuple[int, int]:
+def _vector(data: Data, table: int, index: int) -> tuple[int, int]:
     """Return the offset of the elements of a field, and their number; none if it is left out."""
     at = _field(data, table, index)
     if not at:

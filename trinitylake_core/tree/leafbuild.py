@@ -7,7 +7,7 @@ Python objects.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from trinitylake_core.tree.proof import Proof, Range
 from trinitylake_core.tree.search import Batch
 from trinitylake_core.tree.subtree import NodeSink, Ref
 
+KeyedLeaf: TypeAlias = tuple[Ref, str, str]
+"""A leaf that was written, with the pivot behind it: its key and its value."""
 _BUG: Final = "nothing was committed, please report this as a bug"
 _ROWS: Final = 1 << 14
 """How many rows become leaves at once, some 5 MiB: what is at work stays in the caches of the processor."""
@@ -38,7 +40,7 @@ class LeafBuilder:
         self._left = Columns.of([], [])
         self._last: str | None = None
 
-    def leaves(self, batches: Iterable[Columns]) -> Iterator[tuple[Ref, str, str]]:
+    def leaves(self, batches: Iterable[Columns]) -> Iterator[KeyedLeaf]:
         """Yield leaves that were given to the sink, each with the pivot behind it.
 
         REQUIRES: keys strictly ascending over all batches.
@@ -49,7 +51,7 @@ class LeafBuilder:
         for rows in _together(batches):
             yield from self._go_on(rows)
 
-    def _go_on(self, rows: Columns) -> Iterator[tuple[Ref, str, str]]:
+    def _go_on(self, rows: Columns) -> Iterator[KeyedLeaf]:
         """Yield the leaves of what is left over and of more rows; of many, only those are copied that complete one."""
         missing = -len(self._left) % self._entries_each
         if len(rows) < missing + self._entries_each:
@@ -62,7 +64,7 @@ class LeafBuilder:
         others = rows.slice(missing, len(rows))
         yield from self._cut(others, keep=self._entries_each)
 
-    def _cut(self, rows: Columns, *, keep: int) -> Iterator[tuple[Ref, str, str]]:
+    def _cut(self, rows: Columns, *, keep: int) -> Iterator[KeyedLeaf]:
         """Yield leaves of the rows behind those before; ``keep`` rows at the least are left over."""
         available = max(0, len(rows) - keep)
         end = available - available % self._entries_each
@@ -89,7 +91,7 @@ class LeafBuilder:
             self._proof.add_entries(keys, values)
         return keys, values
 
-    def _write_leaves(self, rows: Columns) -> Iterator[tuple[Ref, str, str]]:
+    def _write_leaves(self, rows: Columns) -> Iterator[KeyedLeaf]:
         counts = np.full(len(rows) // self._entries_each, self._width, dtype=np.int64)
         leaves = Leaves(rows, counts)
         paths = self._sink.new_paths(len(counts))

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,9 @@ _LISTS = ("keys", "values", "children", "buffer", "child_keys", "child_messages"
 _TABLE = ("keys", "values")
 _FILE_BYTES = 2048
 """What an empty node file costs: Arrow schema, footer and system rows."""
+
+Meaning: TypeAlias = tuple[str, str | None]
+"""What a message says: its key, and the path of the definition there; ``None`` deletes the key."""
 
 
 @dataclass(slots=True)
@@ -86,7 +89,7 @@ class Messages:
     def __iter__(self) -> Iterator[tuple[str, str | None, str]]:
         return zip(self.keys, self.values, self.txns, strict=True)
 
-    def meanings(self) -> Iterator[tuple[str, str | None]]:
+    def meanings(self) -> Iterator[Meaning]:
         """Return key and value of each message, of all transactions."""
         return zip(self.keys, self.values, strict=True)
 

@@ -16,6 +16,7 @@ from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, InvalidLocation
 from trinitylake_core.keys import is_object_key
 from trinitylake_core.locations import validate_paths
+from trinitylake_core.storage import Data
 from trinitylake_core.tree.arrowsize import batches, expanded_bytes, fixed_pieces
 from trinitylake_core.tree.checksum import checksum_of
 from trinitylake_core.tree.node import Node
@@ -123,7 +124,7 @@ def system_rows(node: Node, *, count: int, path: str | None = None) -> dict[str,
     return rows
 
 
-def decode(data: bytes | memoryview, path: str) -> Node:
+def decode(data: Data, path: str) -> Node:
     """Return the node in a file, checked against its checksum: canonical, or the root of a published Java SDK.
 
     Raises:
@@ -140,7 +141,7 @@ def decode(data: bytes | memoryview, path: str) -> Node:
     return node
 
 
-def decode_head(data: bytes | memoryview, path: str) -> tuple[Node, pa.StringArray]:
+def decode_head(data: Data, path: str) -> tuple[Node, pa.StringArray]:
     """Return the node in a file without its write buffer, and the values of the messages in there as a column.
 
     As Python objects the messages of a large transaction take forty times as much as the file, which compresses well.
@@ -150,7 +151,7 @@ def decode_head(data: bytes | memoryview, path: str) -> tuple[Node, pa.StringArr
     return node, node.take_buffer().columns().values
 
 
-def is_bomb(data: bytes | memoryview, begin: int | None = None) -> bool:
+def is_bomb(data: Data, begin: int | None = None) -> bool:
     """Return whether a node file expands more than any node does. REQUIRES: Arrow can open it.
 
     ``begin`` is where its only batch begins, if that is known. A small file whose batch is compressed as we compress it
@@ -169,7 +170,7 @@ def is_bomb(data: bytes | memoryview, begin: int | None = None) -> bool:
     return expanded_bytes(data, batches(data)) > limit
 
 
-def _is_compressed_as_ours(data: bytes | memoryview, begin: int) -> bool:
+def _is_compressed_as_ours(data: Data, begin: int) -> bool:
     return all(data[begin + start : begin + end] == piece for start, end, piece in _ordinary())
 
 
@@ -182,7 +183,7 @@ def _ordinary() -> list[tuple[int, int, bytes]]:
     return fixed_pieces(data, begin)
 
 
-def read_batch(data: bytes | memoryview, path: str) -> tuple[pa.RecordBatch, bool]:
+def read_batch(data: Data, path: str) -> tuple[pa.RecordBatch, bool]:
     """Return the rows of a node file, proved against its checksum, and whether it has one."""
     with pa.ipc.open_file(pa.py_buffer(data), options=READ) as reader:
         if is_bomb(data):

@@ -16,7 +16,7 @@ from typing import Final
 
 from trinitylake_core.errors import CorruptNode, FileMissing
 from trinitylake_core.locations import node_path
-from trinitylake_core.storage import Storage
+from trinitylake_core.storage import Data, Storage
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.leafbatch import decode_many, encode_many
 from trinitylake_core.tree.leafrun import Columns, Leaves
@@ -255,16 +255,16 @@ class WriteBehind:
 
     def __init__(self, store: NodeStore) -> None:
         self._store = store
-        self._files: dict[str, tuple[bytes | memoryview, Node | None, Future[None]]] = {}
+        self._files: dict[str, tuple[Data, Node | None, Future[None]]] = {}
         self._bytes = 0
 
     def __contains__(self, path: str) -> bool:
         return path in self._files
 
-    def __getitem__(self, path: str) -> tuple[bytes | memoryview, Node | None]:
+    def __getitem__(self, path: str) -> tuple[Data, Node | None]:
         return self._files[path][:2]
 
-    def begin(self, path: str, data: bytes | memoryview, node: Node | None) -> None:
+    def begin(self, path: str, data: Data, node: Node | None) -> None:
         """Begin to write a file, and wait for older ones if too much is under way. Raises ``StorageError``."""
         storage = self._store.storage
         done = storage.submit(partial(storage.write, path, data), write=True)
@@ -304,7 +304,7 @@ class NodeWriter:
         self.max_keys = store.max_keys
         self.written: list[str] = []
         self.bytes_written = 0
-        self._pending: dict[str, tuple[bytes | memoryview, Node | None]] = {}
+        self._pending: dict[str, tuple[Data, Node | None]] = {}
         self._pending_bytes = 0
         self._encoder: ThreadPoolExecutor | None = None
         self._encoding: deque[tuple[Sequence[str], Future[list[bytes]]]] = deque()
@@ -376,7 +376,7 @@ class NodeWriter:
             for path, data in zip(paths, coming.result(), strict=True):
                 self._add(path, data, None)
 
-    def _add(self, path: str, data: bytes | memoryview, node: Node | None) -> str:
+    def _add(self, path: str, data: Data, node: Node | None) -> str:
         self._pending[path] = (data, node)
         self._pending_bytes += len(data)
         if self.store.storage.concurrency > 1:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Messages, Node
@@ -141,10 +141,11 @@ class NodeSink(NodeReader, Protocol):
         """Forget a node that was added and not written yet."""
 
 
-Policy = Callable[[Work], Collection[int] | None]
-"""Chooses the children of a node to flush; ``None`` = leave the node as it is, dead pivots too.
-
-None of them is not ``None``: it drops the dead pivots, and joins their neighbours.
+Choice: TypeAlias = Collection[int] | None
+"""Which children of a node are flushed, by their index; ``None``: the node stays as it is, dead pivots too."""
+Policy = Callable[[Work], Choice]
+"""Chooses the children of a node to flush. None of them is not ``None``: it drops the dead pivots, and joins their
+neighbours.
 """
 
 
@@ -161,7 +162,7 @@ def dirty_children(work: Work) -> Collection[int]:
 def heaviest_children(target_bytes: int) -> Policy:
     """Return the policy of a commit: the heaviest children, until the node is under its target size."""
 
-    def choose(work: Work) -> Collection[int] | None:
+    def choose(work: Work) -> Choice:
         paths = [ref.path or "" for ref in work.refs]
         table_bytes = Node(work.keys, work.values, paths).table_bytes()
         sizes = [ref.pending.nbytes() if len(ref.pending) else 0 for ref in work.refs]
@@ -220,7 +221,7 @@ class PayingChildren:
         """Return the policy of a large commit: too large a node flushes the heaviest children, and all that pay."""
         heaviest = heaviest_children(target_bytes)
 
-        def choose(work: Work) -> Collection[int] | None:
+        def choose(work: Work) -> Choice:
             chosen = heaviest(work)
             if chosen is None:
                 return None
@@ -228,15 +229,15 @@ class PayingChildren:
 
         return choose
 
-    def of_root(self, work: Work) -> Collection[int] | None:
+    def of_root(self, work: Work) -> Choice:
         """Choose the children of a root."""
         return self._choose(work, self._root_bytes)
 
-    def of_others(self, work: Work) -> Collection[int] | None:
+    def of_others(self, work: Work) -> Choice:
         """Choose the children of a node below the root."""
         return self._choose(work, None)
 
-    def _choose(self, work: Work, most_bytes: int | None) -> Collection[int] | None:
+    def _choose(self, work: Work, most_bytes: int | None) -> Choice:
         if self.flushes_all:
             return dirty_children(work)
         chosen: set[int] = set()

@@ -11,7 +11,15 @@ from trinitylake_core.versions.boundary import (
     raise_boundary,
     settle_boundary,
 )
-from trinitylake_core.versions.counts import CountBounds, ObjectCounts, bounds_in, is_number, parse_bounds, sum_bounds
+from trinitylake_core.versions.counts import (
+    CountBounds,
+    ObjectCounts,
+    SystemRows,
+    bounds_in,
+    is_number,
+    parse_bounds,
+    sum_bounds,
+)
 from trinitylake_core.versions.root import (
     MENDED,
     Delta,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from trinitylake_core import spec
 
 _DIGITS: Final = 40
 """No number in a root has more: far more than any has, and far fewer than Python refuses to read."""
 _ROWS: Final = (spec.NAMESPACES, spec.TABLES, spec.VIEWS)
+SystemRows: TypeAlias = dict[str, str | None]
+"""Rows of a root that describe its version, by name; ``None``: there is none of this name."""
 
 
 class ObjectCounts(NamedTuple):
@@ -79,7 +81,7 @@ class CountBounds(NamedTuple):
             return None
         return CountBounds(self.least.less(before.least), self.most.less(before.most))
 
-    def rows(self) -> dict[str, str | None]:
+    def rows(self) -> SystemRows:
         """Return the system rows of the counts: three where they are exact, else one."""
         if self.exact is not None:
             return dict(zip(_ROWS, map(str, self.least), strict=True))

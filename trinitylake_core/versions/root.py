@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, InvalidInput
+from trinitylake_core.storage import Data
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.versions.counts import CountBounds, ObjectCounts, bounds_in, counts_in, is_number
 
@@ -205,7 +206,7 @@ class Root(RootRows):
     version: int
     path: str
     node: Node = field(repr=False)
-    data: bytes | memoryview = field(default=b"", repr=False)
+    data: Data = field(default=b"", repr=False)
     """The bytes of the file."""
     unreadable: str | None = None
     """Why the file cannot be read. Then the node is empty, and all that is known is the version."""

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from pipelines.tables.compact.statements import quote_name, quote_text
+from trinitylake_core.iceberg.reading.metadata_json import JsonObject
 
 MOST_PARTITIONS: Final = 200
 """A predicate of more partitions would take Spark longer to plan than it saves."""
@@ -29,19 +30,19 @@ class _Column(NamedTuple):
     kind: Any
 
 
-def column_names(document: Mapping[str, Any]) -> dict[int, str]:
+def column_names(document: JsonObject) -> dict[int, str]:
     """Return the names of the columns of a table's current schema by their IDs, ready for SQL."""
     return {number: each.name for number, each in _columns_of(document).items()}
 
 
-def _columns_of(document: Mapping[str, Any]) -> dict[int, _Column]:
+def _columns_of(document: JsonObject) -> dict[int, _Column]:
     schemas = {each.get("schema-id", 0): each for each in document.get("schemas") or [document.get("schema", {})]}
     found: dict[int, _Column] = {}
     _add_columns(schemas[document.get("current-schema-id", 0)], "", found)
     return found
 
 
-def _add_columns(struct: Mapping[str, Any], prefix: str, found: dict[int, _Column]) -> None:
+def _add_columns(struct: JsonObject, prefix: str, found: dict[int, _Column]) -> None:
     for field in struct.get("fields") or ():
         name = prefix + quote_name(field["name"])
         found[field["id"]] = _Column(name, field["type"])
@@ -50,7 +51,7 @@ def _add_columns(struct: Mapping[str, Any], prefix: str, found: dict[int, _Colum
 
 
 def partitions_predicate(
-    document: Mapping[str, Any], catalog: str, partitions: Iterable[tuple[int, Mapping[str, Any]]]
+    document: JsonObject, catalog: str, partitions: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> str:
     """Return the predicate of some partitions, each a spec and the values of its fields; empty for all of a table.
 
@@ -71,9 +72,7 @@ def partitions_predicate(
     return " OR ".join(f"({each})" for each in dict.fromkeys(alternatives))
 
 
-def _condition(
-    field: Mapping[str, Any], columns: Mapping[int, _Column], catalog: str, values: Mapping[str, Any]
-) -> str:
+def _condition(field: JsonObject, columns: Mapping[int, _Column], catalog: str, values: Mapping[str, Any]) -> str:
     column = columns.get(field["source-id"])
     if column is None:
         raise NoPredicate("a column that it is partitioned by was dropped")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import mmh3
 
 from trinitylake_core.iceberg.reading import references as refer
 from trinitylake_core.iceberg.reading.file_groups import TARGET_DEFAULT, FileGroup, FileGroups, GroupKey, target_of
 from trinitylake_core.iceberg.reading.files import read_file
+from trinitylake_core.iceberg.reading.metadata_json import JsonObject
 from trinitylake_core.table_places import Located
 from trinitylake_core.tables import full_uri
 
@@ -56,14 +57,14 @@ class CurrentFiles:
     """
 
     located: Located
-    document: dict[str, Any]
+    document: JsonObject
     references: refer.References
-    snapshot: Mapping[str, Any]
+    snapshot: JsonObject
     lists: Mapping[str, _Manifests] = field(default_factory=dict)
     manifests: _Manifests = field(default_factory=dict)
 
     @property
-    def properties(self) -> Mapping[str, Any]:
+    def properties(self) -> JsonObject:
         """The properties of the table."""
         return self.document.get("properties") or {}
 
@@ -172,7 +173,7 @@ def _manifests_of_lists(located: Located, lists: Mapping[str, bool]) -> dict[str
 
 
 def manifests_of_snapshot(
-    located: Located, snapshot: Mapping[str, Any], lists: Mapping[str, _Manifests] | None = None
+    located: Located, snapshot: JsonObject, lists: Mapping[str, _Manifests] | None = None
 ) -> _Manifests:
     """Return the manifests of a snapshot: of its list, or those that one of format version 1 names itself.
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, NoReturn
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn, TypeAlias
 
 from trinitylake_core.iceberg.reading import limits
 from trinitylake_core.iceberg.reading.codecs import GZIP_MAGIC, gunzip
 from trinitylake_core.iceberg.reading.errors import Malformed, UnreadableTable
 from trinitylake_core.iceberg.reading.json_size import measure_json
 
+JsonObject: TypeAlias = Mapping[str, Any]
+"""An object in the metadata of a table: nobody changes what was read."""
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def decode_metadata(data: bytes, location: str) -> dict[str, Any]:
+def decode_metadata(data: bytes, location: str) -> JsonObject:
     """Return table metadata as JSON. Memory: some ten times the file, unpacked, and within :mod:`limits`.
 
     Args:
@@ -51,7 +54,7 @@ def bounded_text(data: bytes) -> str:
         raise Malformed(f"it is not UTF-8, at byte {error.start}") from None
 
 
-def parse_object(text: str) -> dict[str, Any]:
+def parse_object(text: str) -> JsonObject:
     """Return the JSON object that a text is. Raises ``Malformed``, which quotes nothing of it."""
     try:
         found = json.loads(text, parse_constant=_refuse_constant)
@@ -75,7 +78,7 @@ def _refuse_large(data: bytes) -> None:
         raise Malformed(f"it is nested more than {limits.METADATA_DEPTH} deep")
 
 
-def _refuse_half_characters(found: dict[str, Any]) -> None:
+def _refuse_half_characters(found: JsonObject) -> None:
     """Refuse a surrogate without its other half: no file, request or answer can contain it."""
     try:
         json.dumps(found, ensure_ascii=False).encode()

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from trinitylake_core.iceberg.reading.avro_file import avro_rows
 from trinitylake_core.iceberg.reading.errors import Malformed, UnreadableTable
-from trinitylake_core.iceberg.reading.metadata_json import decode_metadata
+from trinitylake_core.iceberg.reading.metadata_json import JsonObject, decode_metadata
 from trinitylake_core.iceberg.reading.paths import directory_uri, file_uri
 from trinitylake_core.iceberg.reading.rows import Column
 
@@ -101,7 +101,7 @@ def references(data: bytes, location: str) -> References:
     return references_in(decode_metadata(data, location), location)
 
 
-def references_in(found: dict[str, Any], location: str) -> References:
+def references_in(found: JsonObject, location: str) -> References:
     """Return the files that table metadata, as JSON, refer to.
 
     Raises ``UnreadableTable``: a path in them is not absolute, something is not of its type, the format version is not
@@ -113,7 +113,7 @@ def references_in(found: dict[str, Any], location: str) -> References:
         raise UnreadableTable(f"it is not a file of table metadata: {error}", path=location) from None
 
 
-def _references(found: Mapping[str, Any]) -> References:
+def _references(found: JsonObject) -> References:
     version = found.get("format-version")
     if type(version) is not int or version not in _VERSIONS:
         raise Malformed("its format-version is none of 1, 2 and 3")
@@ -141,12 +141,12 @@ def _references(found: Mapping[str, Any]) -> References:
     )
 
 
-def forbids_deletes(properties: Mapping[str, Any]) -> bool:
+def forbids_deletes(properties: JsonObject) -> bool:
     """Whether the owner of a table forbids others to delete its files; as in Java, all but ``true`` does."""
     return str(properties.get(GC_ENABLED, "true")).lower() != "true"
 
 
-def _of_snapshots(found: Mapping[str, Any]) -> tuple[dict[str, bool], set[str]]:
+def _of_snapshots(found: JsonObject) -> tuple[dict[str, bool], set[str]]:
     """Return the manifest lists, and the manifests, that snapshots name."""
     lists: dict[str, bool] = {}
     manifests: set[str] = set()
@@ -180,7 +180,7 @@ def _refuse_unknown(number: Any, member: str, known: set[int | None]) -> None:
         raise Malformed(f"its {member} names a snapshot that is not among its snapshots")
 
 
-def _objects(found: Mapping[str, Any], member: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _objects(found: JsonObject, member: str) -> Iterator[tuple[str, JsonObject]]:
     """Yield the objects in an array, which may be absent, with the place of each in words."""
     array = found.get(member)
     if array is None:
@@ -194,7 +194,7 @@ def _objects(found: Mapping[str, Any], member: str) -> Iterator[tuple[str, Mappi
         yield where, each
 
 
-def _object(value: Any, member: str) -> Mapping[str, Any]:
+def _object(value: Any, member: str) -> JsonObject:
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -210,7 +210,7 @@ def _uri_at(path: Any, where: str, uri: Callable[[Any], str]) -> str:
         raise Malformed(f"its {where} {error}") from None
 
 
-def current_snapshot(found: Mapping[str, Any], location: str) -> Mapping[str, Any] | None:
+def current_snapshot(found: JsonObject, location: str) -> JsonObject | None:
     """Return the current snapshot in table metadata, as JSON, with a ``timestamp-ms``; ``None`` if there is none.
 
     Raises ``UnreadableTable``: it is not among the snapshots, or its time is none.
@@ -230,7 +230,7 @@ def current_snapshot(found: Mapping[str, Any], location: str) -> Mapping[str, An
         raise UnreadableTable(f"it is not a file of table metadata: {error}", path=location) from None
 
 
-def have_same_rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+def have_same_rows(before: JsonObject, after: JsonObject) -> bool:
     """Whether later metadata of a table, as JSON, have the rows of earlier ones: files were merged, snapshots expired.
 
     Every branch stands where it stood, or is led back there by snapshots that say that they replaced files by others
@@ -250,14 +250,14 @@ def have_same_rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
         return False
 
 
-def _heads(found: Mapping[str, Any]) -> dict[str, Any]:
+def _heads(found: JsonObject) -> dict[str, Any]:
     """Return the snapshots of the branches and tags in table metadata; the current one is without a name there."""
     refs = _object(found.get("refs") or {}, "refs")
     named = {name: _object(each, f"refs.{name}").get("snapshot-id") for name, each in refs.items()}
     return {**named, "": found.get("current-snapshot-id")}
 
 
-def _last_sequence_number(found: Mapping[str, Any]) -> int:
+def _last_sequence_number(found: JsonObject) -> int:
     """Return how many commits changed the files of a table; 0 in format version 1, which does not count them."""
     number = found.get("last-sequence-number", 0)
     if type(number) is not int:
@@ -265,7 +265,7 @@ def _last_sequence_number(found: Mapping[str, Any]) -> int:
     return number
 
 
-def _leads_back(snapshots: Mapping[Any, Mapping[str, Any]], number: Any, wanted: Any, commits: int) -> bool:
+def _leads_back(snapshots: Mapping[Any, JsonObject], number: Any, wanted: Any, commits: int) -> bool:
     """Whether a snapshot is the wanted one, or came from it by replacing files alone.
 
     Where the wanted one has expired, nothing names it: then each of the ``commits`` since has to be on the way.

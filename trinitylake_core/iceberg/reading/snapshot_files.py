@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from trinitylake_core.iceberg.reading import references as refer
 from trinitylake_core.iceberg.reading.health import manifests_of_snapshot, read_manifests, read_metadata
+from trinitylake_core.iceberg.reading.metadata_json import JsonObject
 from trinitylake_core.table_places import Located
 
 _DATA = 0
@@ -42,7 +42,7 @@ class SnapshotReader:
         """
         read = read_metadata(located, location)
         self._located = read.located
-        self._snapshots: dict[int, Mapping[str, Any]] = {}
+        self._snapshots: dict[int, JsonObject] = {}
         for each in read.document.get("snapshots") or ():
             self._snapshots[each["snapshot-id"]] = each
         self.known: dict[str, list[refer.DescribedFile]] = {}
@@ -52,13 +52,13 @@ class SnapshotReader:
         self.document = read.document
         self.current: int | None = read.snapshot.get("snapshot-id")
 
-    def snapshot(self, number: int | None) -> Mapping[str, Any] | None:
+    def snapshot(self, number: int | None) -> JsonObject | None:
         """Return a snapshot as its metadata have it; ``None`` if it is not among them."""
         return None if number is None else self._snapshots.get(number)
 
-    def since(self, number: int) -> list[Mapping[str, Any]] | None:
+    def since(self, number: int) -> list[JsonObject] | None:
         """Return the snapshots from the one after ``number`` to the current one; ``None`` if that is no ancestor."""
-        found: list[Mapping[str, Any]] = []
+        found: list[JsonObject] = []
         at = self.current
         while at != number:
             each = self.snapshot(at)
