@@ -52,7 +52,7 @@ from pyiceberg.view.metadata import ViewMetadata
 from trinitylake_core import errors as ours
 from trinitylake_core.iceberg import version3
 from trinitylake_core.iceberg.errors import words_of
-from trinitylake_core.iceberg.reading.metadata_json import bounded_text
+from trinitylake_core.iceberg.reading.metadata_json import JsonObject, bounded_text
 from trinitylake_core.iceberg.reading.references import UnreadableTable, decode_metadata, references_in
 from trinitylake_core.sizes import LARGEST
 from trinitylake_core.tables import full_uri
@@ -224,11 +224,11 @@ def revalidate(metadata: TableMetadata) -> TableMetadata:
     return _model_of(metadata.model_dump())
 
 
-def _model_of(document: dict[str, Any]) -> TableMetadata:
+def _model_of(document: JsonObject) -> TableMetadata:
     return TableMetadataUtil.parse_obj(version3.with_passed_types(document))
 
 
-def _document(data: bytes, location: str) -> dict[str, Any]:
+def _document(data: bytes, location: str) -> JsonObject:
     """Return table metadata as JSON, of which every job can tell the files. Raises ``ValidationError``."""
     try:
         document = decode_metadata(data, location)
@@ -317,7 +317,7 @@ def _is_about_blobs(error: PydanticError) -> bool:
     return all("statistics" in each["loc"] and each["loc"][-1] == "type" for each in found)
 
 
-def _with_open_statistics(document: dict[str, Any]) -> TableMetadata:
+def _with_open_statistics(document: JsonObject) -> TableMetadata:
     """Return table metadata whose statistics hold blobs of types that PyIceberg does not know."""
     statistics = [OpenStatistics.model_validate(each) for each in document.pop("statistics")]
     metadata = _model_of(document)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from trinitylake_core.iceberg.reading import metadata_json
 from trinitylake_core.iceberg.reading.errors import Malformed
 from trinitylake_core.rest.problems import Problem
@@ -18,7 +16,7 @@ class Bomb(Problem):
         super().__init__(status, "BadRequestException", message)
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
+def parse_object(body: bytes) -> metadata_json.JsonObject:
     """Return a body as a JSON object; one without content is an empty one. Raises ``Problem`` (400)."""
     try:
         # Only UTF-8: by itself, the parser would take UTF-16 too, in which a quote is not always a quote.

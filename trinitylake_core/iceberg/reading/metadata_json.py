@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any, Final, NoReturn, TypeAlias
 
 from trinitylake_core.iceberg.reading import limits
@@ -12,8 +11,8 @@ from trinitylake_core.iceberg.reading.codecs import GZIP_MAGIC, gunzip
 from trinitylake_core.iceberg.reading.errors import Malformed, UnreadableTable
 from trinitylake_core.iceberg.reading.json_size import measure_json
 
-JsonObject: TypeAlias = Mapping[str, Any]
-"""An object in the metadata of a table: nobody changes what was read."""
+JsonObject: TypeAlias = dict[str, Any]
+"""An object of JSON, such as the metadata of a table."""
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
