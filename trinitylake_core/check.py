@@ -712,9 +712,7 @@ class _TreeReader:
         return node
 
 
-def check_tree(
-    versions: Versions, root: Root, definition: LakehouseDef, *, definitions: bool = False
-) -> Iterator[Violation]:
+def check_tree(versions: Versions, root: Root, definition: LakehouseDef, *, definitions: bool) -> Iterator[Violation]:
     """Yield every broken invariant of the tree below a root that was read. One ``get`` per node."""
     codec = codec_of(definition, sdk=versions.sdk)
     proof = TreeProof(root, definition.order, codec)

@@ -42,7 +42,7 @@ class TableIndex:
         """That of the locations of namespaces, which costs the same of these."""
         return TableIndex(self._backend, {NAMESPACE})
 
-    def names_of(self, identity: Identity, base: Root, directories: Iterable[str] = ()) -> set[str]:
+    def names_of(self, identity: Identity, base: Root, directories: Iterable[str]) -> set[str]:
         """Return the names of those in a version with the same UUID or metadata file, or with one of these directories.
 
         Also with one above it, or in it.

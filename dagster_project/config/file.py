@@ -73,13 +73,13 @@ def load(path: Path | None = None) -> ProjectSettings:
     return parse(read(path), path)
 
 
-def load_head(path: Path | None = None) -> Head:
+def load_head(path: Path | None) -> Head:
     """Return the settings of the file without its stanzas, which are not read. Raises ``ConfigError``."""
     path = config_path() if path is None else path
     return _validate_model(Head, _head(parse_fields(without_stanzas(read(path)), path)), f"{path}: ")
 
 
-def load_known(path: Path | None = None) -> Known:
+def load_known(path: Path | None) -> Known:
     """Return the stanzas of the file, each by itself.
 
     Raises ``ConfigError``: the file as a whole cannot be read, or not a single lakehouse of it can be opened.

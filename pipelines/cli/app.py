@@ -36,13 +36,11 @@ from pipelines.cli.report import plain
 from pipelines.cli.resolve_root import environment_options, place_of, root_of, storage_options
 from trinitylake_core.errors import (
     AlreadyExists,
-    Corrupt,
     InvalidInput,
     NamespaceNotEmpty,
     NotFound,
     ReadOnly,
     Refused,
-    StorageError,
     TrinityLakeError,
 )
 
@@ -52,18 +50,11 @@ REFUSED: Final = 3
 FAILED: Final = 4
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141
-_EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
-    (InvalidInput, WRONG_INPUT),
-    (NotFound, WRONG_INPUT),
-    (AlreadyExists, WRONG_INPUT),
-    (NamespaceNotEmpty, WRONG_INPUT),
-    (ReadOnly, WRONG_INPUT),  # it can never work on this root
-    (Refused, REFUSED),
-    (Corrupt, FAILED),
-    (StorageError, FAILED),
-    (TrinityLakeError, FAILED),
-    (output.OutputFailed, FAILED),
-)
+_EXIT_CODES: Final = {
+    WRONG_INPUT: (InvalidInput, NotFound, AlreadyExists, NamespaceNotEmpty, ReadOnly),  # the last works on no such root
+    REFUSED: Refused,
+    FAILED: (TrinityLakeError, output.OutputFailed),
+}
 _MESSAGE_MAX: Final = 4_000
 _SECRET_MIN_LENGTH: Final = 8
 _PLACES: Final = frozenset({"dst", "other", "source", "src", "target"})
@@ -285,8 +276,8 @@ def _describe(error: BaseException) -> tuple[str, int]:
         return sentence(error), WRONG_INPUT
     if isinstance(error, RecursionError):
         return "the input is nested too deeply", WRONG_INPUT
-    for kind, code in _EXIT_CODES:
-        if isinstance(error, kind):
+    for code, kinds in _EXIT_CODES.items():
+        if isinstance(error, kinds):
             return _shorten(str(error)), code
     first_line = _first_line(error)
     if isinstance(error, OSError):  # a library of this machine, or a file

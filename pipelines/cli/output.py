@@ -53,7 +53,7 @@ def print_lines(lines: Iterable[Line], progress: PrintedProgress | None = None, 
     flush()
 
 
-def print_csv(result: Result, progress: PrintedProgress | None = None) -> None:
+def print_csv(result: Result, progress: PrintedProgress | None) -> None:
     """Print the table of a result for programs, in UTF-8. Raises ``InvalidInput`` where it has none."""
     import csv
 

@@ -206,8 +206,8 @@ def pin(
     lake: Lakehouse,
     table: str,
     wanted: Wanted,
-    before: Lakehouse | None = None,
-    parts: int = PARTS,
+    before: Lakehouse | None,
+    parts: int,
 ) -> tuple[ScanRequest, list[Part]]:
     """Return a read of a table at the version of a handle, and the parts to read it in.
 

@@ -188,7 +188,7 @@ def map_counted(
     columns: pa.Schema,
     made: pa.Schema,
     *storages: Storage,
-    each: int = READ_AHEAD,
+    each: int,
 ) -> Iterator[Row]:
     """Yield what work makes, few rows of ``made``, of rows of this process, which the first of ``columns`` tells apart.
 

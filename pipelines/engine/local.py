@@ -69,7 +69,6 @@ class LocalRows:
 
     def stream(self, *, few: bool = False) -> Iterator[FoundRow]:
         """Yield all rows as they are made."""
-        del few
         for row in self.tuples():
             yield dict(zip(self._names, row, strict=True))
 
@@ -90,7 +89,6 @@ class LocalRows:
 
     def keep(self, key: str = "", *, repeatable: bool = False, progress: Kept | None = None) -> LocalRows:
         """Write the rows into a table, and return it."""
-        del repeatable
         return self.engine.keep(self._names, self.tuples(), key, progress)
 
     def drop(self) -> None:
@@ -121,7 +119,6 @@ class _Stored(LocalRows):
             yield from _fetch(self._read())
 
     def stream(self, *, few: bool = False) -> Iterator[FoundRow]:
-        del few
         with _room_errors():
             cursor = self._read()
             names = _names_of(cursor)
@@ -133,7 +130,6 @@ class _Stored(LocalRows):
 
     def keep(self, key: str = "", *, repeatable: bool = False, progress: Kept | None = None) -> LocalRows:
         """Copy the rows into a table, and return it."""
-        del repeatable
         kept = self.engine.copy(self.column_names(), self._source, key)
         if progress is not None:
             progress(kept.count())
@@ -163,17 +159,14 @@ class LocalEngine:
 
     def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
         """Return the result of ``work`` on rows in this process; the work is done when the rows are read."""
-        del each
         return LocalRows(self, schema.names, lambda: work(rows.stream(), *storages))
 
     def not_counted(self, requests: int) -> int:
         """Return 0: work is given the storages of this process."""
-        del requests
         return 0
 
     def tasks(self, wanted: int | None = None) -> int:
         """Return 1: each process takes the next group when it is done with one, so that none waits for a slow one."""
-        del wanted
         return 1
 
     def map_groups(

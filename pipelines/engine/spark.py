@@ -317,7 +317,6 @@ class SparkRows:
         that leaks. Rows that are kept now are never computed a second time: so two machines have each of them. Where
         the plan of repeatable rows has become long it is cut off; over Spark Connect, which cannot, they are kept now.
         """
-        del key, progress
         if repeatable and self.given is not None:
             return self
         has_long_plan = self.queries > _MOST_QUERIES
@@ -399,7 +398,6 @@ class SparkEngine:
         progress: Callable[[int, int | None], None],
     ) -> SparkRows:
         """Return the result of each group, made in a task of its own."""
-        del weight, key, ahead
         progress(0, None)
         found = _spark_rows(rows)
         if found.given is None:

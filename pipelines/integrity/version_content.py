@@ -90,7 +90,7 @@ def proved_definitions(
     storage: Storage,
     named: Iterable[Named],
     counts: Counter[str],
-    tables: float | None = None,
+    tables: float | None,
 ) -> Iterator[Violation]:
     """Yield what is wrong with definitions. One ``get`` each, in parallel.
 
@@ -243,7 +243,7 @@ def prove_definitions(
     storage: Storage,
     named: Iterable[Named],
     found: Found,
-    tables: float | None = None,
+    tables: float | None,
 ) -> int:
     """Prove definitions, one ``get`` each, and one ``head`` for a share of tables; return the bytes read."""
     definitions = []

@@ -282,7 +282,6 @@ class Sweep:
             self._live.append(keep_given(self.engine, "files of saved transactions", named, _REACHED))
 
     def _mark_progress(self, phase: str, done: int, total: int | None) -> None:
-        del phase
         self._progress("mark", self.nodes_read + done, total)
 
     def _forget_marks(self) -> None:

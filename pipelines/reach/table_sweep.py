@@ -111,7 +111,6 @@ class TableSweep(Sweep):
         return self._in_shards(table_shards(self._storage, self._wanted))
 
     def _note_transactions(self, kinds: Mapping[str, Size]) -> None:
-        del kinds
         self.list_transactions()  # none lies in the area
 
     # -- mark ----------------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ def describe_no_change(plan: str | None) -> str:
 def versions_table(
     title: str,
     versions: Sequence[VersionInfo],
-    caption: str = "",
+    caption: str,
     total: int | None = None,
 ) -> Table:
     """Return versions in their order."""

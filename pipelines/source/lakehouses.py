@@ -295,14 +295,14 @@ def is_source(value: Mapping[str, Any]) -> bool:
     return "env" in value or "file" in value
 
 
-def read_source(value: Mapping[str, Any], where: str = "") -> str:
+def read_source(value: Mapping[str, Any], where: str) -> str:
     """Return the value that stands where another one says. Raises ``InvalidInput``."""
     if "env" in value:
         return read_variable(str(value["env"]), where)
     return read_secret_file(str(value["file"]), where)
 
 
-def read_secret_file(path: str, where: str = "") -> str:
+def read_secret_file(path: str, where: str) -> str:
     """Return the text of a file without the ends of lines behind it; it is read each time, and kept nowhere.
 
     A name without a directory is one of the credentials that systemd gives to a unit (``LoadCredential=``).
@@ -335,7 +335,7 @@ def read_secret_file(path: str, where: str = "") -> str:
     return text
 
 
-def read_variable(name: str, where: str = "") -> str:
+def read_variable(name: str, where: str) -> str:
     """Return the value of an environment variable. Raises ``InvalidInput`` if it is not set."""
     value = os.environ.get(name)
     if value:

@@ -75,7 +75,7 @@ def _find_one_file(uri: str, options: Mapping[str, Any]) -> tuple[Storage, list[
     return storage, [(name, size)]
 
 
-def cut_into_blocks(files: Sequence[tuple[str, int]], block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+def cut_into_blocks(files: Sequence[tuple[str, int]], block_bytes: int) -> Iterator[Block]:
     """Yield files, by name and size, in blocks."""
     for file, size in files:
         step = block_bytes

@@ -209,7 +209,7 @@ def flush_groups(
     order: int,
     target_bytes: int,
     stamp: int,
-    paying: PayingChildren | None = None,
+    paying: PayingChildren | None,
 ) -> Iterator[list[tuple[int, bytes]]]:
     """Flush the pieces of each group, in a task or a process; yield rows of the output. See :func:`flush_subtrees`."""
     taken: deque[list[int]] = deque()

@@ -89,7 +89,6 @@ class SameContent:
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the base's node under new system rows. Rewrites nothing."""
-        del created_at_millis, writer
         node = base.node.with_messages(Messages())
         return Draft(node, self._operation, self._txn, self._summary, dict(self._system), counts=base.count_bounds)
 

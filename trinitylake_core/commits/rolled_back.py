@@ -131,7 +131,6 @@ class RolledBack:
 
         On top of a root that cannot be read, everything that no version reaches is void: one ``put``, one ``head``.
         """
-        del created_at_millis, writer
         rows: SystemRows = {spec.ROLLBACK_FROM_ROOT: base.path}
         if base.unreadable is not None:  # it may have been a fence
             now = measure_storage_time(self._backend)

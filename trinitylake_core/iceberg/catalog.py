@@ -492,9 +492,9 @@ class TrinityLakeCatalog(MetastoreCatalog):
         self,
         identifier: AnyName,
         schema: Schema | pa.Schema,
-        location: str | None = None,
-        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
-        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        location: str | None,
+        partition_spec: PartitionSpec,
+        sort_order: SortOrder,
         properties: Properties = EMPTY_DICT,
     ) -> StagedTable:
         """Return a table that is only in memory. Nothing is written."""

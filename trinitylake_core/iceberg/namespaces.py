@@ -1,17 +1,24 @@
-"""Namespaces and their properties: functions over one view of the catalog, or one attempt at a change."""
+"""Namespaces, their properties and the names in them: functions over a view of the catalog, or over an attempt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 from pyiceberg.catalog import PropertiesUpdateSummary
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NamespaceNotEmptyError
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    TableAlreadyExistsError,
+    ViewAlreadyExistsError,
+)
 from pyiceberg.typedef import Identifier, Properties
 
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.errors import AlreadyExists, InvalidName, NamespaceNotEmpty, ObjectNotFound
 from trinitylake_core.iceberg.attempt import Attempt
 from trinitylake_core.iceberg.errors import no_namespace
+from trinitylake_core.iceberg.names import CatalogName
+from trinitylake_core.keys import TABLE, VIEW
 
 
 def has_namespace(view: CatalogView, namespace: str) -> bool:
@@ -108,3 +115,20 @@ def objects_in(
         require_namespace(view, namespace)
         return []
     return [(*namespace.split("."), name) for name in names]
+
+
+def rename_object(attempt: Attempt, kind: str, old: CatalogName, new: CatalogName) -> None:
+    """Rename a table or a view; raise PyIceberg's error for a name that one of them has."""
+    make_namespace(attempt, new.namespace)
+    other = VIEW if kind == TABLE else TABLE
+    taken: type[Exception] = TableAlreadyExistsError if kind == TABLE else ViewAlreadyExistsError
+    found = other
+    try:
+        attempt.txn.need_absent(other, *new)
+        found = kind
+        if kind == TABLE:
+            attempt.txn.rename_table(*old, *new)
+        else:
+            attempt.txn.rename_view(*old, *new)
+    except AlreadyExists:
+        raise taken(f"Cannot rename {old} to {new}. {found.title()} already exists") from None

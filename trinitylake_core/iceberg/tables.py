@@ -16,9 +16,15 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
     ValidationError,
-    ViewAlreadyExistsError,
 )
-from pyiceberg.table.update import AddSnapshotUpdate, AssertCreate, TableRequirement, TableUpdate
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCreate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
 
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.definitions import TableDef
@@ -26,19 +32,19 @@ from trinitylake_core.errors import AlreadyExists, InvalidName, ObjectNotFound
 from trinitylake_core.grounds import foreign_place, identity_of
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.attempt import Attempt
-from trinitylake_core.iceberg.commit_rules.applied import is_applied
 from trinitylake_core.iceberg.commit_rules.deletion_vectors import refuse_lost_vectors
 from trinitylake_core.iceberg.commit_rules.snapshot_expiration import (
     Expiring,
     PlannedSnapshots,
     SnapshotRules,
+    ancestors,
     expiring,
 )
 from trinitylake_core.iceberg.commit_rules.table_updates import meet_requirements, number_of_next_file, update_metadata
 from trinitylake_core.iceberg.errors import MetadataMissing, TableForbidden, no_table
 from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.names import CatalogName
-from trinitylake_core.iceberg.namespaces import make_namespace, require_namespace
+from trinitylake_core.iceberg.namespaces import make_namespace, rename_object, require_namespace
 from trinitylake_core.iceberg.rewriting.replacing import NewSnapshot, RewriteLost, replacing_snapshot
 from trinitylake_core.iceberg.rewriting.rewritten import FileRewrite
 from trinitylake_core.iceberg.rights.identities import directories_left, identity_of_metadata
@@ -296,7 +302,7 @@ def commit_table(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stor
         current = None
     if current is None:
         return _create_by_commit(attempt, commit, staged)
-    if is_applied(commit.updates, current.metadata):
+    if _is_applied(commit.updates, current.metadata):
         return _show(attempt, commit.name, current)
     new = _update_metadata(attempt.places, commit, current)
     if new.metadata == current.metadata:
@@ -308,6 +314,33 @@ def commit_table(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stor
     attempt.write_metadata(commit.name, new.metadata, new.metadata_location, current)
     _change_definition(attempt, commit.name, new, directories)
     return new
+
+
+def _is_applied(updates: Sequence[TableUpdate], metadata: TableMetadata) -> bool:
+    """Return whether all snapshots that a commit adds are there, and below the references that it sets. No request.
+
+    A refusal (409) says that a commit was not applied, and DuckDB deletes the files of it then. So one that a client
+    sends again, because it got no answer, is answered as the first time.
+
+    A snapshot is the same one if its ID and its manifest list are: writers choose both by chance. A commit is applied
+    as a whole or not at all, so the snapshots stand for its other updates. One that adds no snapshot is never told.
+    """
+    known = {each.snapshot_id: each for each in metadata.snapshots}
+    has_snapshots = False
+    for each in updates:
+        if isinstance(each, AddSnapshotUpdate):
+            has_snapshots = True
+            there = known.get(each.snapshot.snapshot_id)
+            if there is None or there.manifest_list != each.snapshot.manifest_list:
+                return False
+        elif isinstance(each, SetSnapshotRefUpdate):
+            ref = metadata.refs.get(each.ref_name)
+            if ref is None:
+                return False
+            line = ancestors(ref.snapshot_id, known)
+            if all(snapshot.snapshot_id != each.snapshot_id for snapshot in line):
+                return False
+    return has_snapshots
 
 
 def _show(attempt: Attempt, name: CatalogName, table: Stored) -> Stored:
@@ -462,23 +495,6 @@ def rename_table(attempt: Attempt, old: CatalogName, new: CatalogName) -> None:
     rename_object(attempt, TABLE, old, new)
     attempt.note(old, None)
     attempt.note(new, identity)
-
-
-def rename_object(attempt: Attempt, kind: str, old: CatalogName, new: CatalogName) -> None:
-    """Rename a table or a view; raise PyIceberg's error for a name that one of them has."""
-    make_namespace(attempt, new.namespace)
-    other = VIEW if kind == TABLE else TABLE
-    taken: type[Exception] = TableAlreadyExistsError if kind == TABLE else ViewAlreadyExistsError
-    found = other
-    try:
-        attempt.txn.need_absent(other, *new)
-        found = kind
-        if kind == TABLE:
-            attempt.txn.rename_table(*old, *new)
-        else:
-            attempt.txn.rename_view(*old, *new)
-    except AlreadyExists:
-        raise taken(f"Cannot rename {old} to {new}. {found.title()} already exists") from None
 
 
 def drop_table(attempt: Attempt, name: CatalogName) -> None:

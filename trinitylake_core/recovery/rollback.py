@@ -55,7 +55,7 @@ def plan_rollback(
     target: RecoveryTarget,
     reason: str | None,
     *,
-    force: bool = False,
+    force: bool,
     expected_version: int | None = None,
     is_same: IsSame = has_none,
 ) -> Rollback:

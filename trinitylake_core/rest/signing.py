@@ -36,7 +36,6 @@ class _WithoutBody(S3SigV4Auth):  # type: ignore[misc]
 
     def payload(self, request: AWSRequest) -> str:
         """Return what stands for the hash of the body."""
-        del request
         return str(UNSIGNED_PAYLOAD)
 
 

@@ -268,7 +268,7 @@ def _lend(
     return warehouse.lender.lend(root, directory, request.principal.name, writes=may_write)
 
 
-def _keys_for(request: Request, table: Table, staged: TableMetadata | None = None) -> dict[str, Any]:
+def _keys_for(request: Request, table: Table, staged: TableMetadata | None) -> dict[str, Any]:
     """Return the fields of an answer that are for a client, with keys for one that asks for them."""
     config = request.warehouse.client_properties()
     ways = _ways_to_files(request)

@@ -228,7 +228,6 @@ class BaseStorage(Storage):
 
     def replace(self, path: str, data: Data, *, durable: bool = True) -> None:
         """Write or overwrite a file. One ``put``, which object stores make visible as a whole and durably."""
-        del durable
         self.write(path, data)
 
     def info(self, path: str) -> FileInfo:

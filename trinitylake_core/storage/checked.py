@@ -128,7 +128,6 @@ class CheckedByTrying(BaseStorage):
 
     def _delete_version(self, path: str, version: str) -> bool:
         """Remove one version of a file for good; return whether this storage can do that. One ``delete``."""
-        del path, version
         return False
 
     # Comparing and setting.

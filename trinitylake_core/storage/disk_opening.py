@@ -47,7 +47,7 @@ class _How(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
-def open_for_reading(directory: str, path: str, own: re.Pattern[str] = OWN) -> int:
+def open_for_reading(directory: str, path: str, own: re.Pattern[str]) -> int:
     """Return the descriptor of a regular file, by its path below a directory. Waits for nothing.
 
     ``own`` finds the directory in the path that no link leads to, nor out of.
@@ -59,7 +59,7 @@ def open_for_reading(directory: str, path: str, own: re.Pattern[str] = OWN) -> i
     return _open(directory, path, _READ, own)
 
 
-def describe_file(directory: str, path: str, own: re.Pattern[str] = OWN) -> os.stat_result:
+def describe_file(directory: str, path: str, own: re.Pattern[str]) -> os.stat_result:
     """Return what the disk knows of a regular file, by its path below a directory. Raises as :func:`open_for_reading`.
 
     The file itself is not opened where the system can do without, so no right to read it is needed.
@@ -71,7 +71,7 @@ def describe_file(directory: str, path: str, own: re.Pattern[str] = OWN) -> os.s
         os.close(descriptor)
 
 
-def open_for_writing(directory: str, path: str, flags: int, own: re.Pattern[str] = OWN) -> int:
+def open_for_writing(directory: str, path: str, flags: int, own: re.Pattern[str]) -> int:
     """Return the descriptor of a file that is made unless it is there, by its path below a directory.
 
     ``flags`` are more of ``os.open``. A link may lead to another place below the directory, and nowhere else.

@@ -57,7 +57,7 @@ def secrets_of(options: Options) -> list[str]:
     return sorted(found, key=len, reverse=True)
 
 
-def sanitise(text: str, secrets: Iterable[str] = ()) -> str:
+def sanitise(text: str, secrets: Iterable[str]) -> str:
     """Return ``text`` without keys, tokens, signatures and passwords in URLs."""
     for secret in secrets:
         text = text.replace(secret, "***")

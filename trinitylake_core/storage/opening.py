@@ -39,7 +39,7 @@ def storage_kind(uri: str) -> str:
     return S3_SCHEMES.get(scheme) or BLOBS.get(scheme) or scheme
 
 
-def storage_at(root: str | os.PathLike[str] | Storage, options: Options | None = None) -> Storage:
+def storage_at(root: str | os.PathLike[str] | Storage, options: Options | None) -> Storage:
     """Return a storage as it is, or the one at a root as people write it. Raises as :func:`open_storage`."""
     return root if isinstance(root, Storage) else open_storage(root_uri(root), options)
 

@@ -300,7 +300,6 @@ class Storage(abc.ABC):
 
         An object store has none: no request there. One ``delete`` on a disk.
         """
-        del older_than_seconds
         return 0
 
     @abc.abstractmethod

@@ -276,7 +276,6 @@ class TransactionChange:
             CommitConflict: one of them changed what this depends on, or is the abort of this transaction.
             VersionExpired, SnapshotNotFound: a version is no longer kept that files are taken from.
         """
-        del base
         for root in newer:
             if root.txn == self.id or root.contains(self.id):
                 self._recognise(root)

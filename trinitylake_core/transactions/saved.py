@@ -390,7 +390,7 @@ def abort_saved(
     base: Root,
     file: SavedFile,
     *,
-    unknown: bool = False,
+    unknown: bool,
 ) -> None:
     """Abort a transaction that was resumed; its files stay for `clean`. One ``put`` if no other process touched it.
 

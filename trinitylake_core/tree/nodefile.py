@@ -105,7 +105,7 @@ def _join_column(*parts: Sequence[str | None] | pa.StringArray | int) -> pa.Stri
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def system_rows(node: Node, *, count: int, path: str | None = None) -> dict[str, str]:
+def system_rows(node: Node, *, count: int, path: str | None) -> dict[str, str]:
     """Return the system rows of a node of ``count`` keys, in the order of its file."""
     rows = dict(node.system)
     rows[spec.N_KEYS] = str(count)

@@ -66,7 +66,7 @@ def keys_of(lake: Lakehouse, names: Iterator[ObjectName]) -> dict[str, ObjectNam
     return keys
 
 
-def find_object(lake: Lakehouse, text: str, *, kind: str | None = None, namespace: str | None = None) -> ObjectEntry:
+def find_object(lake: Lakehouse, text: str, *, kind: str | None, namespace: str | None) -> ObjectEntry:
     """Return the object that ``text`` names.
 
     Raises:

@@ -89,7 +89,7 @@ class Locations:
 
     # -- new places ----------------------------------------------------------------------------
 
-    def new_directory(self, name: CatalogName, parent: str | None = None) -> str:
+    def new_directory(self, name: CatalogName, parent: str | None) -> str:
         """Return a location for a new table that no other table has, nor had: files of two never mix.
 
         ``parent`` is the ``location`` of the namespace, if it has one.
@@ -166,7 +166,7 @@ class Locations:
                     "operator allow its prefix (docs/rest.md, docs/iceberg.md)"
                 )
 
-    def shared_ground(self, places: Iterable[Place], own: Iterable[str] = (), more: Iterable[str] = ()) -> list[str]:
+    def shared_ground(self, places: Iterable[Place], own: Iterable[str], more: Iterable[str] = ()) -> list[str]:
         """Refuse places as :meth:`refuse_outside`, and those of other tables; return the directories of the rest.
 
         Those are outside ``own`` directories: whether another table has one, only an index of all tables can say.
@@ -211,7 +211,7 @@ class Locations:
                 raise TableForbidden(f"{place.what} is where tables of other namespaces lie: choose another one")
         return directory
 
-    def new_ground(self, places: Iterable[Place], own: Iterable[str] = ()) -> list[str]:
+    def new_ground(self, places: Iterable[Place], own: Iterable[str]) -> list[str]:
         """Return what :meth:`shared_ground` does, for a table or a view that is new.
 
         Raises as that, and ``TableForbidden``: one of its ``own`` directories is for many tables.

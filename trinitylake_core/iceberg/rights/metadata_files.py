@@ -91,7 +91,7 @@ class MetadataFiles:
         if own is not None:
             yield Place("the directory that is its own by the new metadata file", own)
 
-    def refuse_new(self, metadata: TableMetadata, own: Iterable[str] = ()) -> list[str]:
+    def refuse_new(self, metadata: TableMetadata, own: Iterable[str]) -> list[str]:
         """Refuse metadata of a new table that name a place outside ``own`` directories and what is allowed.
 
         Return the directories that no other table may have. Raises as ``Locations.shared_ground``.

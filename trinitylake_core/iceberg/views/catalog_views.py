@@ -23,10 +23,9 @@ from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.attempt import Attempt
 from trinitylake_core.iceberg.errors import no_view
 from trinitylake_core.iceberg.names import CatalogName
-from trinitylake_core.iceberg.namespaces import make_namespace
+from trinitylake_core.iceberg.namespaces import make_namespace, rename_object
 from trinitylake_core.iceberg.rights.locations import Place, directories_of
 from trinitylake_core.iceberg.rights.metadata_files import MetadataFiles
-from trinitylake_core.iceberg.tables import rename_object
 from trinitylake_core.iceberg.views.view_fields import log_entry, view_fields, view_from_definition
 from trinitylake_core.iceberg.views.view_metadata import (
     AssertViewUUID,
