@@ -33,7 +33,7 @@ GENERATED: Final = "_pb2.py"
 MAX_NODES_A_LINE: Final = 8.98
 """Of the whole product."""
 MAX_DENSE_FUNCTIONS: Final = 0
-MAX_PARTICIPLES: Final = 6
+MAX_PARTICIPLES: Final = 1
 MAX_NODES: Final = 468_820
 """Of the whole product. 0.1.0 had 429,000."""
 MAX_TEST_LINES: Final = 79_413

@@ -106,9 +106,9 @@ class Destination:
         except FileMissing:
             data = None
         if data != self.newest.data:
-            raise self.replaced()
+            raise self.explain_replaced()
 
-    def replaced(self) -> Refused:
+    def explain_replaced(self) -> Refused:
         """Return the error for a lakehouse that went away while the export ran."""
         return Refused(
             f"what was at {self.storage.root} was deleted or replaced while the export ran, or another export writes "
@@ -181,9 +181,9 @@ class Destination:
         try:
             newest = versions.latest().version
         except NotALakehouse:
-            raise self.replaced() from None
+            raise self.explain_replaced() from None
         if newest < self.last and versions.try_root(self.last) is None:
-            raise self.replaced()
+            raise self.explain_replaced()
         return newest
 
     def withdraw(self, versions: Versions) -> None:

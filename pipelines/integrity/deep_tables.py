@@ -15,7 +15,7 @@ from pipelines.engine.counting import keep_counted, list_counted, refuse_other_s
 from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows
 from pipelines.integrity.findings import Found
 from pipelines.job import Progress
-from pipelines.reach.table_files import TABLES, TABLES_UNKNOWN, unseen
+from pipelines.reach.table_files import TABLES, TABLES_UNKNOWN, finding_of_unseen
 from pipelines.reach.table_walk import (
     ASTRAY,
     CLAIM,
@@ -160,7 +160,7 @@ def _add_findings(
     for row in rows:
         table = names.get(row["definition"], row["label"])
         if row["role"] == UNSEEN:
-            found.add(unseen(row["path"], f"table {table!r}: {row['about']}"), row["first"], row["last"])
+            found.add(finding_of_unseen(row["path"], f"table {table!r}: {row['about']}"), row["first"], row["last"])
             continue
         missing_metadata = row["path"] == row["metadata"]
         if missing_metadata:

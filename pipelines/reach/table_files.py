@@ -160,7 +160,7 @@ def describe_unseen(error: StorageError) -> str:
     return f"was not seen, because its store gave no answer: {error}"
 
 
-def unseen(file: str, message: str) -> Violation:
+def finding_of_unseen(file: str, message: str) -> Violation:
     """Return what takes the place of a finding about a file that was not seen."""
     return Violation(UNSEEN, file, message, "run it again when the store answers, and takes our credentials")
 
@@ -182,7 +182,7 @@ class TableFiles:
         for (label, path, table), exists in self._storage.map(_with_metadata(tables), self._look):
             if isinstance(exists, str):
                 where = table.format_properties[METADATA_LOCATION]
-                yield unseen(where, f"table {label!r}: its metadata file {where} {exists}")
+                yield finding_of_unseen(where, f"table {label!r}: its metadata file {where} {exists}")
                 continue
             if exists is None:
                 self.counts[TABLES_UNKNOWN] += 1

@@ -194,7 +194,7 @@ def _read_certificate(certfile: str | Path, keyfile: str | Path | None) -> ssl.S
     return tls
 
 
-def _renewed(tls: Watched[ssl.SSLContext]) -> ssl.SSLContext:
+def _follow_newest(tls: Watched[ssl.SSLContext]) -> ssl.SSLContext:
     """Return TLS that takes the newest certificate for each connection."""
     shared = tls.get()
 
@@ -240,7 +240,7 @@ class _Server(uvicorn.Server):
             timeout_graceful_shutdown=seconds,
         )
         config.load()
-        config.ssl = None if tls is None else _renewed(tls)
+        config.ssl = None if tls is None else _follow_newest(tls)
         super().__init__(config)
         self._app = app
         self.is_up = threading.Event()

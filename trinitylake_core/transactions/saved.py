@@ -215,7 +215,7 @@ class SavedFile:
         return bool(self._takers() - {self._me})
 
     @property
-    def taken(self) -> bool:
+    def is_taken(self) -> bool:
         """Whether any process has begun to commit it."""
         return bool(self._takers())
 
@@ -410,7 +410,7 @@ def abort_saved(
             return
         if file.was_superseded:
             raise CommitConflict(f"transaction {file.id} was saved again since it was resumed; resume it to abort it")
-        if not decided and (file.taken_by_others or (unknown and file.taken)):
+        if not decided and (file.taken_by_others or (unknown and file.is_taken)):
             decide_abort(backend, base, file.id)
             decided = True
         if file.mark_aborted():

@@ -56,10 +56,6 @@ class Columns:
         values = pa.concat_arrays([part.values for part in parts])
         return cls(keys, values)
 
-    def pair(self) -> tuple[Any, Any]:
-        """Return both columns."""
-        return self.keys, self.values
-
     def slice(self, start: int, stop: int) -> Columns:
         """Return rows ``start`` to before ``stop``, without a copy."""
         count = stop - start

@@ -141,7 +141,7 @@ class _Comparison:
         seen: set[str | None] = set()
         for each in vectors:
             if each.vector_of in seen:
-                raise self._doubled(each.vector_of)
+                raise self._explain_doubled(each.vector_of)
             seen.add(each.vector_of)
 
     def _refuse_second(self, first: AbstractSet[str], shared: _Listed) -> None:
@@ -154,9 +154,9 @@ class _Comparison:
 
         for each in self._read(shared, _vectors_in):
             if each.vector_of in first:
-                raise self._doubled(each.vector_of)
+                raise self._explain_doubled(each.vector_of)
 
-    def _doubled(self, data_file: str | None) -> LostVectors:
+    def _explain_doubled(self, data_file: str | None) -> LostVectors:
         return LostVectors(
             f"snapshot {self.snapshot.snapshot_id} of {self.name} has two deletion vectors for {data_file}; a data "
             "file has one, and no engine would read the table. The writer has to merge the older vector into the "
