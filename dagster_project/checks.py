@@ -306,7 +306,7 @@ def evaluate_freeze(lake: Lakehouse) -> dg.AssetCheckResult:
     return _result(NOT_FROZEN, "writers may commit" if freeze is None else refused, passed=freeze is None)
 
 
-def evaluate_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool) -> dg.AssetCheckResult:
+def evaluate_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = True) -> dg.AssetCheckResult:
     """Return the check of the backlog; with ``cost``, also the nodes and bytes that a compaction would rewrite."""
     decision = compaction_policy.too_many(settings.compaction, lake.stats())
     estimate = compaction.estimate(lake) if cost and decision.wanted and not lake.read_only else None

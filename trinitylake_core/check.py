@@ -17,7 +17,12 @@ from typing import Final, NamedTuple
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.definitions import DECODERS, LakehouseDef, NamespaceDef, TableDef, ViewDef, has_checksum
+from trinitylake_core.definitions import (
+    DECODERS,
+    LakehouseDef,
+    ObjectDef,
+    has_checksum,
+)
 from trinitylake_core.diff import Change
 from trinitylake_core.errors import (
     MAYBE_THE_STORE,
@@ -584,7 +589,7 @@ class ReadDefinition(NamedTuple):
 
     label: str
     path: str
-    definition: NamespaceDef | TableDef | ViewDef | None
+    definition: ObjectDef | None
     defect: Violation | None
     has_checksum: bool = False
 

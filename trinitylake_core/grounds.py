@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, decode_namespace, decode_table, decode_view
+from trinitylake_core.definitions import (
+    DECODERS,
+    NamespaceDef,
+    ObjectDef,
+    TableDef,
+    ViewDef,
+)
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW
-from trinitylake_core.locations import OWN_DIRECTORY
+from trinitylake_core.keys import TABLE, VIEW
+from trinitylake_core.locations import OWN
 from trinitylake_core.storage import Storage
 from trinitylake_core.tables import (
     ELSEWHERE,
@@ -30,7 +36,6 @@ from trinitylake_core.tables import (
 
 _NAMES_A_PLACE: Final = re.compile(r"write\.(?:.+\.)?(?:path|location|dir|directory)|location", re.IGNORECASE)
 """Properties by which engines choose where they write files of a table."""
-_OWN: Final = re.compile(f"{OWN_DIRECTORY}/")
 
 HELD: Final = "directory"
 BELOW: Final = "below"
@@ -91,14 +96,14 @@ def is_in_area(root: str, directory: str) -> bool:
     Elsewhere the name of a directory says nothing: everybody may choose one that looks so.
     """
     base = base_uri(root)
-    return directory.startswith(base) and _OWN.match(directory, len(base)) is not None
+    return directory.startswith(base) and OWN.match(directory, len(base)) is not None
 
 
 NOBODY: Final = Identity()
 """The identity of nothing."""
 
 
-def identity_of(root: str, definition: NamespaceDef | TableDef | ViewDef) -> Identity:
+def identity_of(root: str, definition: ObjectDef) -> Identity:
     """Return the identity of a table or a view by its definition; of a namespace it is the location.
 
     A place that leads out of the lakehouse is nobody's: no file is opened there.
@@ -163,11 +168,6 @@ class NamedDefinition(NamedTuple):
     path: str
 
 
-_DECODERS: Final[dict[str, Callable[[bytes, str], NamespaceDef | TableDef | ViewDef]]] = {
-    NAMESPACE: decode_namespace,
-    TABLE: decode_table,
-    VIEW: decode_view,
-}
 OWNERS: Final = frozenset({TABLE, VIEW})
 """The kinds of objects that have directories."""
 
@@ -175,7 +175,7 @@ OWNERS: Final = frozenset({TABLE, VIEW})
 def _read_identity(storage: Storage, each: NamedDefinition) -> Identity | None:
     """Return the identity of an object; ``None``: its definition cannot be read. One ``get``."""
     try:
-        definition = _DECODERS[each.kind](storage.read(each.path), each.path)
+        definition = DECODERS[each.kind](storage.read(each.path), each.path)
     except (Corrupt, FileMissing, InvalidLocation):
         return None
     return identity_of(storage.root, definition)

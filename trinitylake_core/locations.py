@@ -31,6 +31,8 @@ _SAFE_PATH: Final = re.compile(r"(?:[01]{4}/){3}[01]{8}-[^/\0]+|_[A-Za-z0-9_.-]+
 _SAFE_PATHS: Final = re.compile(rf"(?:(?:{_SAFE_PATH.pattern})\0)*")
 OWN_DIRECTORY: Final = r"tables/[^/]+/[^/]+-[0-9a-f]{12}"
 """The directory that one Iceberg table has, and no other ever gets: at the beginning of a path below the root."""
+OWN: Final = re.compile(f"{OWN_DIRECTORY}/")
+"""The same, with the slash at its end."""
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _FOUR_BITS: Final = [format(number, "04b") for number in range(16)]
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")

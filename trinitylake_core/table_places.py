@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from trinitylake_core.errors import InvalidInput, InvalidLocation, OutsidePlaces, OwnersUnknown
 from trinitylake_core.file_identity import LocalLinks
-from trinitylake_core.locations import OWN_DIRECTORY
+from trinitylake_core.locations import OWN
 from trinitylake_core.storage import Storage, open_storage, options_for
 from trinitylake_core.storage.local import LocalStorage
 from trinitylake_core.table_index import Grounds
@@ -32,7 +32,6 @@ ALLOWED_LOCATIONS: Final = "allowed_locations"
 PREFIX for all tables, where each directory of a table has one owner; DIRECTORY=PREFIX for those whose own directories
 lie in one, a URI, or a path below the root."""
 _ALLOWED: Final = re.compile(r"(?:([^=]+?)\s*=\s*)?((?:[A-Za-z][A-Za-z0-9+.-]*:/)?/[^=]+)", re.DOTALL)
-_OWN: Final = re.compile(rf"({OWN_DIRECTORY})/")
 
 
 def _parse_allowed(option: object) -> Iterator[tuple[str | None, str]]:
@@ -250,7 +249,7 @@ class Located:
             base = base_uri(self.storage.root)
             # A link in a directory below tables/ leads nowhere else; in another own directory, only if it is opened.
             is_opened = base.startswith("file:") and prefix is not None and len(prefix) > len(base)
-            if not is_opened or _OWN.match(inside):
+            if not is_opened or OWN.match(inside):
                 return self.storage, inside
             uri = base + inside
         uri = full_uri(uri)

@@ -11,9 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
+from trinitylake_core.definitions import ObjectDef, TableDef, ViewDef
 from trinitylake_core.errors import InvalidLocation
-from trinitylake_core.locations import OWN_DIRECTORY, validate_path
+from trinitylake_core.locations import OWN, validate_path
 from trinitylake_core.storage.root_uris import S3_SCHEMES, local_path
 
 ICEBERG: Final = "ICEBERG"
@@ -43,7 +43,6 @@ UNPROVED: Final = (
     "(`register_table`), which proves their files, or restore the table from a version of this lakehouse"
 )
 """Why a definition with metadata below ``tables/`` is refused, where nothing proves their files."""
-_OWN: Final = re.compile(rf"({OWN_DIRECTORY})/")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://?")
 _SLASHES: Final = re.compile("//+")
 _THIS_MACHINE: Final = "localhost/"
@@ -142,7 +141,7 @@ def metadata_uri(root: str, table: TableDef) -> str | None:
     return _uri(root, table, table.format_properties.get(METADATA_LOCATION, ""))
 
 
-def named_in_area(root: str, definition: NamespaceDef | TableDef | ViewDef) -> str | None:
+def named_in_area(root: str, definition: ObjectDef) -> str | None:
     """Return the path of the metadata that a table or a view names, if `tables clean` may remove it; else ``None``."""
     uri = None
     with suppress(InvalidLocation):  # no such file can be one of the area
@@ -202,7 +201,7 @@ def own_directory(root: str, metadata_location: str) -> str | None:
         is_bucket = directory.count("/") <= 2
         return None if is_bucket else f"{directory}/"
     base = base_uri(root)
-    made_here = _OWN.match(path)
+    made_here = OWN.match(path)
     if made_here is not None:
         return f"{base}{made_here[0]}"
     below = f"{directory}/".removeprefix(base)

@@ -52,7 +52,7 @@ INTERRUPTED: Final = 130
 READER_GONE: Final = 141
 _EXIT_CODES: Final = {
     WRONG_INPUT: (InvalidInput, NotFound, AlreadyExists, NamespaceNotEmpty, ReadOnly),  # the last works on no such root
-    REFUSED: Refused,
+    REFUSED: (Refused,),
     FAILED: (TrinityLakeError, output.OutputFailed),
 }
 _MESSAGE_MAX: Final = 4_000

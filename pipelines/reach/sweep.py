@@ -90,7 +90,7 @@ class Deleted:
 
     def add(self, part: Deleted) -> None:
         """Add what became of other files."""
-        for name in ("attempted", "deleted", "versions_kept", "already_gone", "failed", "bytes", "requests"):
+        for name in DELETED.names[:-1]:
             setattr(self, name, getattr(self, name) + getattr(part, name))
         for path, reason in islice(part.failures.items(), max(0, _REASONS - len(self.failures))):
             self.failures[path] = reason

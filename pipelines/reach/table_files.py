@@ -54,6 +54,7 @@ UNSEEN: Final = "-"
 """Takes the place of an invariant where a store gave no answer: nothing is known to be wrong, and nothing is proved."""
 EVERY: Final = 1.0
 """The share of tables that means all of them."""
+_UNREADABLE: Final = (Corrupt, FileMissing, InvalidInput, StorageError)
 _SHARES: Final = 1_000_000
 _REWRITES: Final = 1000
 """So many tables are examined before a plan is void because of them."""
@@ -247,7 +248,7 @@ class TableFiles:
             if path_below(root, uri) is not None:
                 former = former_root(root, uri, found.location)
             return foreign_place(root, table, uri, former, sorted(found.directories))
-        except (Corrupt, FileMissing, InvalidInput, StorageError):
+        except _UNREADABLE:
             return None
 
     def _find(self, table: TableDef) -> tuple[Storage, str]:
@@ -280,7 +281,7 @@ class TableFiles:
             if found is None:
                 return TableState(namespace, name, location)
             return TableState(namespace, name, location, found["snapshot-id"], from_millis(found["timestamp-ms"]))
-        except (Corrupt, FileMissing, InvalidInput, StorageError):
+        except _UNREADABLE:
             return TableState(namespace, name, location, known=False)
 
     def have_same_rows(self, before: TableDef, after: TableDef) -> bool:
@@ -323,7 +324,7 @@ def are_rewrites(storage: Storage, changes: Iterable[Change]) -> bool:
             after = decode_table(storage.read(each.new_path), each.new_path)
             if not files.have_same_rows(before, after):
                 return False
-        except (Corrupt, FileMissing, InvalidInput, StorageError):
+        except _UNREADABLE:
             return False
     return True
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from pipelines.source.columns import as_bytes, describe_unknown, new_schema_of, schema_of
-from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, namespace_def, table_def, view_def
+from trinitylake_core.definitions import ObjectDef, namespace_def, table_def, view_def
 from trinitylake_core.definitions.objects import new_id
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.keys import ObjectName
@@ -100,7 +100,7 @@ class WrittenChange:
         _, _, kind = self.action.rpartition("_")
         return ObjectName(kind, *self.names())
 
-    def make_definition(self) -> NamespaceDef | TableDef | ViewDef:
+    def make_definition(self) -> ObjectDef:
         """Return the definition of the new object, with an ID of its own; what many share is read and checked once.
 
         Raises ``InvalidInput``, ``InvalidDefinition``.
@@ -134,7 +134,7 @@ class WrittenChange:
         return found
 
 
-_MAKERS: Final[Mapping[str, Callable[..., NamespaceDef | TableDef | ViewDef]]] = {
+_MAKERS: Final[Mapping[str, Callable[..., ObjectDef]]] = {
     "create_namespace": namespace_def,
     "create_table": table_def,
     "create_view": view_def,
@@ -142,7 +142,7 @@ _MAKERS: Final[Mapping[str, Callable[..., NamespaceDef | TableDef | ViewDef]]] =
 
 
 @lru_cache(maxsize=1024)
-def _definition_like(action: str, written: bytes) -> NamespaceDef | TableDef | ViewDef:
+def _definition_like(action: str, written: bytes) -> ObjectDef:
     arguments = marshal.loads(written)  # noqa: S302 - written by this process
     return _MAKERS[action](**WrittenChange("", action, arguments).definition())
 

@@ -3,6 +3,7 @@
 from trinitylake_core.definitions.codec import (
     DECODERS,
     Definition,
+    ObjectDef,
     decode_lakehouse,
     decode_namespace,
     decode_table,

@@ -37,7 +37,9 @@ from trinitylake_core.definitions.trinitylake_pb2 import (
 )
 from trinitylake_core.errors import CorruptDefinition, InvalidDefinition
 
-Definition: TypeAlias = LakehouseDef | NamespaceDef | TableDef | ViewDef | TransactionDef
+ObjectDef: TypeAlias = NamespaceDef | TableDef | ViewDef
+"""The definition of an object."""
+Definition: TypeAlias = LakehouseDef | ObjectDef | TransactionDef
 """Any message that is a file of its own."""
 
 _M = TypeVar(
@@ -139,7 +141,7 @@ def decode_transaction(data: bytes, path: str) -> TransactionDef:
     return _require_id(_parse(TransactionDef, data, path), path)
 
 
-DECODERS: Final[Mapping[str, Callable[[bytes, str], NamespaceDef | TableDef | ViewDef]]] = {
+DECODERS: Final[Mapping[str, Callable[[bytes, str], ObjectDef]]] = {
     "namespace": decode_namespace,
     "table": decode_table,
     "view": decode_view,

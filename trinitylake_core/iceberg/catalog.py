@@ -449,7 +449,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         name = new_name_of(identifier)
         with translate_errors():
             refuse_credentials(metadata_location, "location")
-            self._places.refuse_unreadable(metadata_location)
+            self._places.locations.refuse_unreadable(metadata_location)
             register = partial(
                 tables.register_table, name=name, metadata_location=metadata_location, overwrite=overwrite
             )
@@ -492,9 +492,9 @@ class TrinityLakeCatalog(MetastoreCatalog):
         self,
         identifier: AnyName,
         schema: Schema | pa.Schema,
-        location: str | None,
-        partition_spec: PartitionSpec,
-        sort_order: SortOrder,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
         properties: Properties = EMPTY_DICT,
     ) -> StagedTable:
         """Return a table that is only in memory. Nothing is written."""
@@ -738,7 +738,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         """
         name = new_name_of(identifier)
         with translate_errors():
-            self._places.refuse_unreadable(metadata_location)
+            self._places.locations.refuse_unreadable(metadata_location)
             register = partial(views.register_view, name=name, metadata_location=metadata_location)
             return self._change(register, f"register view {name}")
 

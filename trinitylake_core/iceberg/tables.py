@@ -353,7 +353,7 @@ def _show(attempt: Attempt, name: CatalogName, table: Stored) -> Stored:
 def _refuse_lost_vectors(places: MetadataFiles, name: CatalogName, current: Stored, new: Stored) -> None:
     """Refuse snapshots that bring deleted rows back. Costs what :func:`refuse_lost_vectors` does."""
     located = Located(places.storage).of(current.metadata_location, current.metadata.location)
-    refuse = places.refuse_unreadable if places.serves_clients else None
+    refuse = places.locations.refuse_unreadable if places.serves_clients else None
     refuse_lost_vectors(located, str(name), current.metadata, new.metadata, refuse)
 
 

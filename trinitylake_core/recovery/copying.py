@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final
 
 from trinitylake_core.commits.backend import LakehouseBackend
-from trinitylake_core.definitions import DECODERS, NamespaceDef, TableDef, ViewDef, encode
+from trinitylake_core.definitions import DECODERS, ObjectDef, encode
 from trinitylake_core.diff import Change
 from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidLocation, StorageError
 from trinitylake_core.keys import NAMESPACE, KeyCodec, ObjectName
@@ -120,9 +120,7 @@ class CopyIn(Transaction):
                 raise StorageError(f"{path} does not hold what was written to it; nothing was committed")
 
 
-def _read_definitions(
-    backend: LakehouseBackend, changes: Sequence[Change]
-) -> Iterator[NamespaceDef | TableDef | ViewDef]:
+def _read_definitions(backend: LakehouseBackend, changes: Sequence[Change]) -> Iterator[ObjectDef]:
     """Yield the definitions that changes bring in. One ``get`` each. Raises ``CorruptDefinition``."""
     paths = [_validate(change.new_path) for change in changes]
     for change, (path, data) in zip(changes, backend.storage.read_many(paths), strict=True):

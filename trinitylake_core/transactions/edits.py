@@ -12,6 +12,7 @@ from trinitylake_core.catalog import CatalogView
 from trinitylake_core.definitions import (
     AnySchema,
     NamespaceDef,
+    ObjectDef,
     TableChanges,
     TableDef,
     TableOptions,
@@ -31,14 +32,13 @@ from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, Ob
 from trinitylake_core.locations import definition_path
 from trinitylake_core.tables import named_in_area
 from trinitylake_core.transactions.change import TransactionChange
-from trinitylake_core.transactions.writes import Definition
 from trinitylake_core.tree import search
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore
 
 _T = TypeVar("_T", NamespaceDef, TableDef, ViewDef)
-_D = TypeVar("_D", bound=Definition)
+_D = TypeVar("_D", bound=ObjectDef)
 
 
 class CatalogEdits(CatalogView):

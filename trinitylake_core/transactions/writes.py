@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
+from trinitylake_core.definitions import ObjectDef
 from trinitylake_core.transactions.gains import Existence
 from trinitylake_core.tree.leafrun import Columns, in_order
 from trinitylake_core.tree.node import Meaning, Messages
 from trinitylake_core.tree.noderows import repeat_text
-
-Definition = NamespaceDef | TableDef | ViewDef
 
 
 class Writes:
@@ -22,7 +20,7 @@ class Writes:
     """
 
     def __init__(self) -> None:
-        self.definitions: dict[str, tuple[str, Definition]] = {}
+        self.definitions: dict[str, tuple[str, ObjectDef]] = {}
         self.existed: dict[str, bool] = {}
         self._by_key: dict[str, str | None] = {}
         self._columns: list[tuple[Columns, bool | None]] = []
@@ -76,7 +74,7 @@ class Writes:
         key: str,
         path: str,
         kind: str,
-        definition: Definition,
+        definition: ObjectDef,
         *,
         existed: bool | None,
     ) -> None:

@@ -18,7 +18,7 @@ from pipelines.cli.commands.objects import find_destination, find_object
 from pipelines.cli.commands.options import DRY_RUN, KIND, REASON, WITHIN
 from pipelines.reports.summary import qualify_name
 from trinitylake_core import SERIALIZABLE, SNAPSHOT, Alteration, Lakehouse, ObjectEntry, Transaction, clock, spec
-from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, to_dict
+from trinitylake_core.definitions import ObjectDef, to_dict
 from trinitylake_core.errors import InvalidInput, Refused
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW
 from trinitylake_core.recovery.plan import require_reason
@@ -261,7 +261,7 @@ def _alter_object(
     """Change properties of an object, as one transaction; nothing is committed where nothing changes."""
     txn = lake.transaction(reason=reason)
     before = dict(_read_definition(txn, entry).properties)
-    definition: NamespaceDef | TableDef | ViewDef
+    definition: ObjectDef
     if entry.kind == NAMESPACE:
         definition = txn.alter_namespace(entry.namespace, wanted)
     elif entry.kind == TABLE:
@@ -281,7 +281,7 @@ def _alter_object(
     return Alteration(txn.base_version, version, dry_run, changes, after, reason)
 
 
-def _read_definition(txn: Transaction, entry: ObjectEntry) -> NamespaceDef | TableDef | ViewDef:
+def _read_definition(txn: Transaction, entry: ObjectEntry) -> ObjectDef:
     """Return a definition as a transaction reads it. Raises ``Refused`` for an Iceberg table."""
     if entry.kind == NAMESPACE:
         return txn.namespace(entry.namespace)

@@ -16,7 +16,7 @@ from pipelines.cli.commands.options import ENGINE, FORMAT, SPARK
 from pipelines.reports.summary import ByteCount, at_most, qualify_name
 from pipelines.source import version_ref
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
-from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, describe_difference, to_dict
+from trinitylake_core.definitions import ObjectDef, describe_difference, to_dict
 from trinitylake_core.errors import InvalidInput, ObjectNotFound
 from trinitylake_core.recovery.target import read_moment
 from trinitylake_core.tree.search import lookup
@@ -219,7 +219,7 @@ def _read_definitions(old: Lakehouse, new: Lakehouse, change: Change) -> dict[st
     return found
 
 
-def _read_definition(lake: Lakehouse, change: Change, path: str | None) -> NamespaceDef | TableDef | ViewDef | None:
+def _read_definition(lake: Lakehouse, change: Change, path: str | None) -> ObjectDef | None:
     if path is None:
         return None
     return lake.definition_of(ObjectEntry(change.kind, change.namespace, change.name, "", path))

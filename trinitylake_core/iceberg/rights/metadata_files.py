@@ -206,13 +206,6 @@ class MetadataFiles:
                 one_of_each[directory] = each
         return list(one_of_each.values())
 
-    def refuse_unreadable(self, location: str, known: Iterable[str] = ()) -> None:
-        """Refuse to read a file for a client, but below the root, in directories that are known, or where it may.
-
-        Raises ``TableForbidden``, ``InvalidLocation``.
-        """
-        self.locations.refuse_unreadable(location, known)
-
     # -- files ---------------------------------------------------------------------------------
 
     def new_metadata_file(self, metadata: TableMetadata | ViewMetadata, number: int = 0) -> str:
