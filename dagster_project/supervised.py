@@ -45,7 +45,7 @@ REPAIR: Final = (
     "Run the job `mend` with the backup as `source`: it puts damaged files back. If the backup does not have them, "
     "`verify` tells which versions are intact, and `rollback` returns to one."
 )
-_ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
+_ADVICE: Final = (
     (errors.NotALakehouse, "Check `root` in lakehouses.yaml."),
     (
         errors.VersionExpired,

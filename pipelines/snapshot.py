@@ -16,7 +16,7 @@ from trinitylake_core.errors import AlreadyExists, InvalidInput, SnapshotNotFoun
 from trinitylake_core.short_repr import ShortRepr
 from trinitylake_core.snapshots import refuse_bad_name
 
-_PERIODS: Final[Mapping[str, tuple[str, str]]] = {
+_PERIODS: Final = {
     "hourly": ("hourly-%Y-%m-%dT%H", r"hourly-\d{4}-\d\d-\d\dT\d\d"),
     "daily": ("daily-%Y-%m-%d", r"daily-\d{4}-\d\d-\d\d"),
     "weekly": ("weekly-%G-W%V", r"weekly-\d{4}-W\d\d"),

@@ -187,7 +187,7 @@ def _objects(lake: Lakehouse, incomplete: str) -> Iterator[str]:
 
 _NEWEST: Final = ("HEAD", "HEAD~1")
 _VERSIONS: Final = ("a", "b", "to_version", "version")
-_NAMES: Final[dict[str, Callable[[Lakehouse, str], Iterator[str]]]] = {
+_NAMES: Final = {
     **dict.fromkeys((*_VERSIONS, "snapshot", "to_snapshot"), _snapshots),
     **dict.fromkeys(("changed", "object", "only", "pattern"), _objects),
     **dict.fromkeys(("to_namespace", "within"), _namespaces),

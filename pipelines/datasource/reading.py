@@ -9,7 +9,7 @@ tasks read one and the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -31,7 +31,7 @@ from trinitylake_core.versions import Versions, version_info
 
 _TIME: Final = pa.timestamp("us", "UTC")
 _OBJECT: Final = {"kind": TEXT, "namespace": TEXT, "name": TEXT}
-TABLES: Final[dict[str, pa.Schema]] = {
+TABLES: Final = {
     "objects": pa.schema({**_OBJECT, "path": TEXT}),
     "versions": pa.schema(
         {
@@ -443,7 +443,7 @@ def _paths_below(node: Node, ranges: Sequence[KeyRange]) -> list[tuple[int, str]
     return found
 
 
-_READERS: Final[dict[str, Callable[[_Reading], Iterator[Row]]]] = {
+_READERS: Final = {
     "objects": _Reading.objects,
     "versions": _Reading.versions,
     "nodes": _Reading.nodes,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
 
 AUTHENTICATE: Final = "spark.authenticate"
 SECRET: Final = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
-PRIVATE: Final[Mapping[str, str]] = {AUTHENTICATE: "true", "spark.network.crypto.enabled": "true"}
+PRIVATE: Final = {AUTHENTICATE: "true", "spark.network.crypto.enabled": "true"}
 """What each session is started with."""
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 CONNECT_PORT: Final = 15002

@@ -18,7 +18,7 @@ TESTED: Final = "1.12.0"
 PACKAGES: Final = "spark.jars.packages"
 EXTENSIONS: Final = "spark.sql.extensions"
 EXTENSION: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-_SCALA: Final[Mapping[str, str]] = {"3.5": "2.12", "4.0": "2.13", "4.1": "2.13"}
+_SCALA: Final = {"3.5": "2.12", "4.0": "2.13", "4.1": "2.13"}
 """The Sparks for which Iceberg publishes a runtime, with the Scala of pyspark's own distribution."""
 _RELEASE: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 

@@ -238,7 +238,7 @@ MODES: Final = ("local", "master", "connect")
 LOG_LEVELS: Final = ("ALL", "DEBUG", "ERROR", "FATAL", "INFO", "OFF", "TRACE", "WARN")
 
 ADAPTIVE: Final = "spark.sql.adaptive.enabled"
-_SQL: Final[Mapping[str, str]] = {
+_SQL: Final = {
     "spark.sql.session.timeZone": "UTC",
     ADAPTIVE: "false",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
@@ -258,7 +258,7 @@ as soon as two tasks read some.
 """
 SAFE_PATH: Final = "PYTHONSAFEPATH"
 """The variable that keeps Python from importing what lies in the directory where it was started."""
-_CORE: Final[Mapping[str, str]] = {
+_CORE: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -268,7 +268,7 @@ _CORE: Final[Mapping[str, str]] = {
     f"spark.executorEnv.{SAFE_PATH}": "1",
 }
 """What must be set before Spark starts."""
-_ONE_MACHINE: Final[Mapping[str, str]] = {
+_ONE_MACHINE: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.killOnFatalError.depth": "0",
@@ -277,7 +277,7 @@ _ONE_MACHINE: Final[Mapping[str, str]] = {
 cluster such an executor ends and is replaced; here the driver would end, and with it what other tasks do.
 """
 
-_SMALL_JAVA: Final[Mapping[str, str]] = {
+_SMALL_JAVA: Final = {
     "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30",
 }
 """For Java on this machine with Spark's own gigabyte: a heap as large as what is alive, not as what is allowed."""

@@ -24,11 +24,11 @@ from trinitylake_core.definitions.arrow_types import CHAR, UNSIZED, VARCHAR, arr
 from trinitylake_core.definitions.schema import COLUMNS_MAX, ID_METADATA, NESTING_MAX, PROPERTY_METADATA, TYPE_METADATA
 from trinitylake_core.errors import InvalidDefinition, InvalidInput
 
-_TYPES: Final[Mapping[str, tuple[pa.DataType, str | None]]] = {
+_TYPES: Final = {
     DataType.Name(kind).lower(): arrow_leaf(Column(type=kind), "a column") for kind in (*UNSIZED, CHAR, VARCHAR)
 }
 """The types of the format that take no size, and the hint that goes with those that Arrow does not have."""
-_ALIASES: Final[Mapping[str, str]] = {
+_ALIASES: Final = {
     "bool": "boolean",
     "smallint": "int2",
     "int": "int4",
@@ -50,7 +50,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 }
 _SIZED: Final = {"char": 1, "varchar": 1, "fixed": 1, "decimal": 2}
 """The types that take sizes, and how many at the most."""
-_PARTS: Final[Mapping[str, tuple[str, ...]]] = {"list": ("element",), "map": ("key", "value"), "struct": ("fields",)}
+_PARTS: Final = {"list": ("element",), "map": ("key", "value"), "struct": ("fields",)}
 _COLUMN: Final = ("name", "type", "nullable", "id", "properties")
 _NO_REFERENCES: Final = 2
 """The version of ``marshal`` that writes equal values alike, also where other objects refer to their parts."""

@@ -29,7 +29,7 @@ _LIST: Final = "a list"
 _SCHEMA: Final = "a schema"
 _MAPPINGS: Final = (dict, Mapping)
 """The usual one first: to ask whether something else is a mapping takes ten times as long."""
-_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+_TYPES: Final = {
     _TEXT: (str,),
     _FLAG: (bool,),
     _MAPPING: _MAPPINGS,
@@ -57,7 +57,7 @@ _VIEW: Final = _OBJECT | {
     "referenced_object_full_names": _LIST,
     "properties": _MAPPING,
 }
-ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+ACTIONS: Final = {
     "create_namespace": {"namespace": _TEXT, "properties": _MAPPING},
     "alter_namespace": {"namespace": _TEXT, "properties": _MAPPING},
     "drop_namespace": {"namespace": _TEXT, "cascade": _FLAG},

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -73,7 +72,7 @@ _HINTED_BY_NAME: Final = {DataType.Name(data_type): data_type for data_type in _
 _HINT: Final = re.compile(r"(VARCHAR|CHAR)(?:\(([1-9][0-9]{0,9})\))?|(TIMETZ[369])")
 _UTC: Final = frozenset({"utc", "etc/utc", "z", "+00:00", "-00:00", "gmt", "etc/gmt"})
 
-_INSTEAD: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
+_INSTEAD: Final = (
     (pa.types.is_null, "give it the type that its values will have"),
     (pa.types.is_int8, "use int16"),
     (pa.types.is_uint8, "use int16"),

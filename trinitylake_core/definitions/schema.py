@@ -31,7 +31,7 @@ come back. Other metadata is ignored: the format has no place for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -57,7 +57,7 @@ NESTING_MAX: Final = 64
 """How deep columns may nest; protobuf gives up at 100 messages."""
 COLUMNS_MAX: Final = 100_000
 """How many columns a new schema may have, with what is inside them."""
-_PARTS: Final[Mapping[int, tuple[tuple[str, str], ...]]] = {
+_PARTS: Final = {
     MAP: (("key", "map_key"), ("value", "map_value")),
     LIST: (("element", "list_element"),),
 }

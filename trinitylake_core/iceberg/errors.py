@@ -17,7 +17,7 @@ from pyiceberg import exceptions as iceberg
 
 from trinitylake_core import errors as ours
 
-_SAME: Final[tuple[tuple[type[Exception], type[Exception]], ...]] = (
+_SAME: Final = (
     (ours.CommitConflict, iceberg.CommitFailedException),
     (ours.TransactionExpired, iceberg.CommitFailedException),
     (ours.LakehouseFrozen, iceberg.CommitFailedException),

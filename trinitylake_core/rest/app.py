@@ -40,7 +40,7 @@ Handler = Callable[[Request], Reply]
 _TABLE: Final = "/v1/{prefix}/namespaces/{namespace}/tables/{table}"
 _VIEW: Final = "/v1/{prefix}/namespaces/{namespace}/views/{view}"
 _NAMESPACE: Final = "/v1/{prefix}/namespaces/{namespace}"
-HANDLERS: Final[dict[tuple[str, str], Handler]] = {
+HANDLERS: Final = {
     ("POST", _TABLE): table_routes.commit_table,
     ("GET", _TABLE): table_routes.load_table,
     ("GET", "/v1/{prefix}/namespaces"): namespace_routes.list_namespaces,

@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 What = Literal["creations", "replacements"]
 _PROOFS: Final = 3
 """How often a proof is made again during which the shape of answers changed, or evidence came in."""
-_LACKS: Final[dict[What, str]] = {
+_LACKS: Final = {
     "creations": "exclusive creation (If-None-Match: *): concurrent commits would overwrite each other. Reading works; "
     "write to a store that keeps this promise",
     "replacements": "compare-and-set (If-Match): two expirations at a time could bring expired versions back. Reading "

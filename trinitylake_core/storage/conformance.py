@@ -189,7 +189,7 @@ def _clean_up(storage: BaseStorage) -> str:
     return f"{len(names)} scratch files removed"
 
 
-_CHECKS: Final[Mapping[str, Callable[[BaseStorage], str]]] = {
+_CHECKS: Final = {
     "write and read": _write_and_read,
     "missing file": _missing_file,
     "exclusive creation": _create_refuses_existing,

@@ -106,7 +106,7 @@ def _plain(data: bytes, most: int) -> bytes:
     return data
 
 
-CODECS: Final[dict[bytes, Unpack]] = {
+CODECS: Final = {
     b"null": _plain,
     b"deflate": _deflate,
     b"snappy": _snappy,
