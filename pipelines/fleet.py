@@ -262,7 +262,7 @@ def _add_backup(
 
 def hurry(root: str, options: Options) -> dict[str, Any]:
     """Return storage options with which a request that gets no answer fails within seconds."""
-    limits: dict[str, float] = {"retries": 1, "retry_max_seconds": 1.0, "max_concurrency": 4}
+    limits = {"retries": 1, "retry_max_seconds": 1.0, "max_concurrency": 4}
     if root.startswith("s3"):
         limits |= {"connect_timeout": 3, "read_timeout": 6, "request_timeout": 8}
     hurried = dict(options)

@@ -634,7 +634,7 @@ class TreeProof:
         self.nodes = -1
         self._order = order
         self._codec = codec
-        self._expected: dict[str, Expected] = {root.path: Expected()}
+        self._expected = {root.path: Expected()}
         self._taken = 0
         self.examine(root.path, root.node)
 

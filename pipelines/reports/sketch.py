@@ -36,7 +36,7 @@ class Strip:
 
 def sketch(lake: Lakehouse, width: int = WIDTH) -> tuple[Strip, ...]:
     """Return the levels of a version from the root down. Reads at most ``width`` nodes per level."""
-    nodes: list[Node] = [lake.root_node.node]
+    nodes = [lake.root_node.node]
     strips: list[Strip] = []
     complete = True
     count = 1

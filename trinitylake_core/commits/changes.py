@@ -294,7 +294,7 @@ class CompactionChange:
         for root in transactional(newer, TreeReplaced, self.again):
             self._replayed.extend(root.own_messages())
             self.rebased_over += 1
-        chain: list[RootRows] = [base, *newer]
+        chain = [base, *newer]
         for before, after in pairwise(chain):
             if after.operation in spec.TRANSACTIONAL_OPERATIONS and self._gained is not None:
                 self._gained = self._gained.plus(gained_by(after, before))

@@ -54,7 +54,7 @@ class CatalogEdits(CatalogView):
         self._keys = keys
         self._writes = change.writes
         self._footprint = change.footprint
-        self._last_read: tuple[str, bytes] = ("", b"")
+        self._last_read = ("", b"")
         """The path and content of a definition: what is read is often changed next."""
 
     @property

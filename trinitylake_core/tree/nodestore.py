@@ -210,7 +210,7 @@ class NodeStore:
 
         As many round trips as the tree has levels, however many keys there are.
         """
-        level: list[tuple[Node, list[str]]] = [(root, sorted(set(keys)))]
+        level = [(root, sorted(set(keys)))]
         for _ in range(MAX_HEIGHT):
             below: dict[str, list[str]] = {}
             for node, wanted in level:

@@ -162,7 +162,7 @@ class Proof:
         if _stumble(keys) or (len(node.buffer) and not may_wait):
             raise Corrupt(f"{_FAILED}: the rows of a new node do not ascend, or a message is left in it; {_BUG}")
         within = (keys[0], keys[-1] + _LEAST) if keys else EVERYWHERE
-        rows: Batch = (keys, node.values)
+        rows = (keys, node.values)
         if node.children or children:
             _refuse_astray(node, children)
             self.after += sum(map(_hash_subtree, node.children, children))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,9 +101,7 @@ def serve(call: Call) -> Result:
     except ImportError as error:
         raise InvalidInput(f"serving needs the extra 'rest' ({error.name}): {install_command('rest')}") from error
     options = call.options
-    openers: dict[str, Callable[[], Lakehouse]] = {
-        options.name or call.root.rstrip("/").rpartition("/")[2] or "lake": call.open
-    }
+    openers = {options.name or call.root.rstrip("/").rpartition("/")[2] or "lake": call.open}
     for each in options.also:
         name, equals, root = each.partition("=")
         if not (name and equals and root) or name in openers:
