@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pipelines.reports.summary import Summarised
     from pipelines.session import LazySession, SessionConfig
     from trinitylake_core import Lakehouse
+    from trinitylake_core.storage import Options
 
 PROGRAM: Final = "trinitylake"
 ROOT: Final = "ROOT"
@@ -185,16 +186,16 @@ class Call:
 
     options: SimpleNamespace
     root: str
-    storage_options: Mapping[str, Any]
+    storage_options: Options
     """Those of the command line, which are for ROOT."""
     progress: Progress
     stack: ExitStack
     ask: Callable[[Iterable[Line]], bool] | None = None
     """Shows a person the plan and asks; ``None`` where a program calls, or the person has agreed."""
     log_level: str = "OFF"
-    environment_options: Mapping[str, Any] = field(default_factory=dict)
+    environment_options: Options = field(default_factory=dict)
     """Storage options of the environment, for every root that takes them."""
-    named: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    named: Mapping[str, Options] = field(default_factory=dict)
     """Storage options in ``lakehouses.yaml`` for other places that the command line calls by name."""
     _session: LazySession | None = field(default=None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from itertools import islice
@@ -23,7 +23,7 @@ from trinitylake_core.errors import FileMissing, InvalidInput
 from trinitylake_core.iceberg.reading.codecs import gunzip
 from trinitylake_core.iceberg.reading.errors import Malformed
 from trinitylake_core.locations import parse
-from trinitylake_core.storage import FileInfo, Storage, is_scratch, open_storage, root_uri
+from trinitylake_core.storage import FileInfo, Options, Storage, is_scratch, open_storage, root_uri
 from trinitylake_core.tables import DIRECTORY
 from trinitylake_core.versions import to_millis
 
@@ -203,7 +203,7 @@ def split_uri(uri: str) -> tuple[str, str]:
     return above + "/", name
 
 
-def inventory_files(uri: str, options: Mapping[str, Any]) -> list[str]:
+def inventory_files(uri: str, options: Options) -> list[str]:
     """Return the URIs of the Parquet and CSV files of an inventory: one, or those of a directory.
 
     Raises:
@@ -216,7 +216,7 @@ def inventory_files(uri: str, options: Mapping[str, Any]) -> list[str]:
     return [storage.root + info.path for info in _in_directory(storage, uri)]
 
 
-def inventory_millis(uri: str, options: Mapping[str, Any]) -> int:
+def inventory_millis(uri: str, options: Options) -> int:
     """Return the time of an inventory, by its storage: that of its oldest file. One ``head``, or a ``list``.
 
     Raises:
@@ -238,7 +238,7 @@ def _in_directory(storage: Storage, uri: str) -> list[FileInfo]:
     return found
 
 
-def read_inventory(uri: str, options: Mapping[str, Any], root: str) -> Iterator[Listed]:
+def read_inventory(uri: str, options: Options, root: str) -> Iterator[Listed]:
     """Yield the files that one file of an inventory lists below ``root``. One ``get``.
 
     Columns: ``path`` (relative to the root, or a full URI), ``size``, ``modified`` (a time, ISO 8601, or epoch

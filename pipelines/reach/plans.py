@@ -24,7 +24,7 @@ from pipelines.reach.listing import Listed, listed_file, split_uri
 from trinitylake_core import clock
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated
-from trinitylake_core.storage import Storage, open_storage, options_for, same_place
+from trinitylake_core.storage import Options, Storage, open_storage, options_for, same_place
 from trinitylake_core.versions import Root
 
 R = TypeVar("R")
@@ -117,7 +117,7 @@ def review_of(config: PlannedConfig, review: Review[R] | None) -> Review[R] | No
     return dry_run if config.plan_to is not None and review is None else review
 
 
-def options_of(uri: str | None, given: Mapping[str, Any] | None, storage: Storage) -> dict[str, Any]:
+def options_of(uri: str | None, given: Options | None, storage: Storage) -> dict[str, Any]:
     """Return the storage options for a plan or an inventory: those given, else those of the lakehouse that apply."""
     return dict(given) if given is not None else options_for(uri or storage.root, *storage.spec())
 
@@ -137,7 +137,7 @@ def header(
     return Header(*made_for, clock.now_millis(), age, oldest_version, *total)
 
 
-def write(uri: str, options: Mapping[str, Any], head: Header, rows: Iterable[PlanRow]) -> None:
+def write(uri: str, options: Options, head: Header, rows: Iterable[PlanRow]) -> None:
     """Write a plan; an older one of this name is replaced. One ``put``. Memory: the compressed file."""
     above, name = split_uri(uri)
     described = json.dumps(asdict(head)).encode()
@@ -156,7 +156,7 @@ def write(uri: str, options: Mapping[str, Any], head: Header, rows: Iterable[Pla
 class StoredPlan:
     """A plan as read back: its header, and its files."""
 
-    def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, uri: str, options: Options) -> None:
         above, name = split_uri(uri)
         try:
             data = open_storage(above, options).read(name)

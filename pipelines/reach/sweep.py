@@ -39,7 +39,7 @@ from pipelines.reach.listing import (
 from pipelines.reach.walk import Start, TreeSource, walk
 from trinitylake_core.commits.backend import LakehouseBackend
 from trinitylake_core.errors import Corrupt, PlanOutdated, StorageError
-from trinitylake_core.storage import Storage
+from trinitylake_core.storage import Options, Storage
 from trinitylake_core.versions import Root
 
 BATCH: Final = 1000
@@ -188,7 +188,7 @@ class Sweep:
 
     # -- list ----------------------------------------------------------------------------------------
 
-    def list_files(self, inventory: str | None, options: Mapping[str, Any]) -> Size:
+    def list_files(self, inventory: str | None, options: Options) -> Size:
         """List everything, or read an inventory, before anything is marked; return how much there is."""
         if inventory is None:
             self._files = self._first_listing()
@@ -232,7 +232,7 @@ class Sweep:
         kept = below.keep(progress=lambda rows: self._progress("list", rows, None))
         return self.engine.sql("SELECT * FROM listed", listed=[self._table(top.files), kept])
 
-    def _inventory(self, uri: str, options: Mapping[str, Any]) -> Rows:
+    def _inventory(self, uri: str, options: Options) -> Rows:
         """Return each file of an inventory once: of two entries the younger one counts."""
         texts = self.engine.table([{"text": each} for each in inventory_files(uri, options)], _TEXT)
         entries = self.engine.map(partial(_read_each, options=dict(options)), texts, SCHEMA, self._storage, each=1)
@@ -453,7 +453,7 @@ def _list_each(rows: Iterator[Row], storage: Storage, *, wanted: Wanted | None) 
     return list_shards(storage, (row["text"] for row in rows), wanted)
 
 
-def _read_each(rows: Iterator[Row], storage: Storage, *, options: Mapping[str, Any]) -> Iterator[Listed]:
+def _read_each(rows: Iterator[Row], storage: Storage, *, options: Options) -> Iterator[Listed]:
     for row in rows:
         yield from read_inventory(row["text"], options, storage.root)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from pipelines.reach.listing import expand_gzip, split_uri
 from trinitylake_core.errors import FileMissing, InvalidInput
-from trinitylake_core.storage import Storage, open_storage, root_uri
+from trinitylake_core.storage import Options, Storage, open_storage, root_uri
 
 BLOCK_BYTES: Final = 8 << 20
 LINE_MAX_BYTES: Final = 16 << 20
@@ -40,7 +40,7 @@ class TextPlace:
 
 def find_text_files(
     uri: str,
-    options: Mapping[str, Any],
+    options: Options,
     suffixes: Sequence[str],
 ) -> tuple[Storage, list[tuple[str, int]]]:
     """Return the storage, and names and sizes of the files: the one at ``uri``, or those of a directory.
@@ -65,7 +65,7 @@ def find_text_files(
     return storage, found
 
 
-def _find_one_file(uri: str, options: Mapping[str, Any]) -> tuple[Storage, list[tuple[str, int]]]:
+def _find_one_file(uri: str, options: Options) -> tuple[Storage, list[tuple[str, int]]]:
     above, name = split_uri(uri)
     storage = open_storage(above, options)
     try:

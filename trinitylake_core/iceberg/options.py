@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pyiceberg import io
+from pyiceberg.typedef import Properties
 
 from trinitylake_core.errors import InvalidInput
 
@@ -33,7 +34,7 @@ _SAME: Final = {
 _NUMBERS: Final = frozenset({"connect_timeout", "read_timeout"})
 
 
-def storage_options(root: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+def storage_options(root: str, properties: Properties) -> dict[str, Any]:
     """Return the storage options in catalog properties; ``s3.*`` count only for a root on S3.
 
     Raises ``InvalidInput``: a property that must be a number, or begins as JSON does, is none.
@@ -49,7 +50,7 @@ def storage_options(root: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def own_options(properties: Mapping[str, Any]) -> dict[str, Any]:
+def own_options(properties: Properties) -> dict[str, Any]:
     """Return the storage options that properties name as such.
 
     Raises ``InvalidInput``: one begins as JSON does, and is none.
@@ -88,7 +89,7 @@ def file_io_properties(root: str, options: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _number(name: str, properties: Mapping[str, Any]) -> float:
+def _number(name: str, properties: Properties) -> float:
     try:
         return float(properties[name])
     except (TypeError, ValueError):

@@ -8,16 +8,17 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from trinitylake_core.errors import AlreadyExists, FileMissing, TrinityLakeError, UnsafeStorage
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.contests import SCRATCH_PREFIX, Creations, Replacements, StorageContest
 from trinitylake_core.storage.opening import open_storage
+from trinitylake_core.storage.port import Options
 from trinitylake_core.storage.proof import prove
 from trinitylake_core.storage.root_uris import local_path, normalise_root
 
@@ -38,7 +39,7 @@ class _Broken(Exception):
     """A property does not hold; the message contains what was found."""
 
 
-def check_conformance(root: str, options: Mapping[str, Any] | None = None) -> Iterator[ConformanceResult]:
+def check_conformance(root: str, options: Options | None = None) -> Iterator[ConformanceResult]:
     """Yield the outcome of each check in turn. Never raises for a failing storage.
 
     Costs some 900 requests and 150 MiB on an object store that is fit, on a disk some 400 small files. Raises

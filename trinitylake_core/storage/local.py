@@ -13,10 +13,10 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from trinitylake_core.errors import (
     AlreadyExists,
@@ -54,7 +54,7 @@ from trinitylake_core.storage.disk_opening import OWN, describe_file, open_direc
 from trinitylake_core.storage.disk_owner import explain_denial
 from trinitylake_core.storage.durability import SYNC_MODES, Unsynced
 from trinitylake_core.storage.failures import Outdated, TransientError
-from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
+from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Options, Tagged
 from trinitylake_core.storage.requests import CommonOptions, take_flag
 from trinitylake_core.storage.root_uris import local_path
 
@@ -69,7 +69,7 @@ class LocalStorage(BaseStorage):
     #: finds the own directory of a table in the path of a file
     own: re.Pattern[str] = OWN
 
-    def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, root: str, options: Options | None = None) -> None:
         super().__init__(root, options)
         own = self._own_options
         self._durable = take_flag(own, "durable", default=True)

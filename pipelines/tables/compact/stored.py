@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from pipelines.reach import plans
 from pipelines.reach.kept_roots import gc_roots
@@ -15,6 +15,7 @@ from pipelines.tables.compact.model import PlannedGroup, PlannedTable
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg.reading.file_groups import FileGroup, GroupKey
+from trinitylake_core.storage import Options
 
 JOB: Final = "tables compact"
 _PLANNED: Final = "it is in the plan"
@@ -66,7 +67,7 @@ def _planned_group(stored: _Group, key: GroupKey, group: FileGroup, target: int)
     return PlannedGroup(key.spec_id, paths, sizes, decision, group.delete_files, group.deletes_elsewhere)
 
 
-def write_plan(uri: str, options: Mapping[str, Any], lake: Lakehouse, tables: Sequence[PlannedTable]) -> None:
+def write_plan(uri: str, options: Options, lake: Lakehouse, tables: Sequence[PlannedTable]) -> None:
     """Write what is to be replaced. One ``put``."""
     rows = list(_rows_of(tables))
     head = plans.header(JOB, lake.backend, gc_roots(lake.backend), (len(rows), sum(each.file.bytes for each in rows)))
@@ -82,7 +83,7 @@ def _rows_of(tables: Sequence[PlannedTable]) -> Iterator[plans.PlanRow]:
                 yield plans.PlanRow(file, f"{table.name}: {group.decision.reason}")
 
 
-def read_plan(uri: str, options: Mapping[str, Any], lake: Lakehouse) -> dict[str, StoredTable]:
+def read_plan(uri: str, options: Options, lake: Lakehouse) -> dict[str, StoredTable]:
     """Return what a plan has about each table, by UUID. Raises ``InvalidInput``, ``PlanOutdated``."""
     plan = plans.StoredPlan(uri, options)
     plans.refuse_other(plan.header, JOB, lake.backend, gc_roots(lake.backend))
