@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of
@@ -237,6 +237,10 @@ def check_lakehouse(versions: Versions, newest: Root, only: Container[str] | Non
 # -- one node --------------------------------------------------------------------------------------
 
 
+Claim: TypeAlias = tuple[int, int]
+"""The least and the largest number that the parents of a node record of it."""
+
+
 class Expected(NamedTuple):
     """The values that the parents of a node record about it: those of one tree, or of the trees of many versions.
 
@@ -254,8 +258,8 @@ class Expected(NamedTuple):
     height: int | None = None
     low: str | None = None
     high: str | None = None
-    keys: tuple[int, int] | None = None
-    messages: tuple[int, int] | None = None
+    keys: Claim | None = None
+    messages: Claim | None = None
     parent: str | None = None
     depth: int = 0
 
@@ -295,7 +299,7 @@ def _pick(choose: Callable[[str, str], str], one: str | None, two: str | None) -
     return choose(one, two)
 
 
-def _of_children(counts: list[int] | None, node: Node) -> Sequence[tuple[int, int] | None]:
+def _of_children(counts: list[int] | None, node: Node) -> Sequence[Claim | None]:
     if counts is None or len(counts) != len(node.children):
         return [None] * len(node.children)
     return [(count, count) for count in counts]
@@ -399,7 +403,7 @@ def _check_own_count(path: str, row: str, recorded: int | None, counted: int | N
 
 
 def _check_count_of_parents(
-    path: str, row: str, held: int | None, claimed: tuple[int, int] | None, parent: str | None
+    path: str, row: str, held: int | None, claimed: Claim | None, parent: str | None
 ) -> Iterator[Violation]:
     """Yield the least and the largest count of a node's parents, if one of them is not what the node holds."""
     if held is None or claimed is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 from pipelines.reach.listing import expand_gzip, split_uri
 from trinitylake_core.errors import FileMissing, InvalidInput
@@ -30,6 +30,10 @@ class Block:
     size: int
 
 
+SizedFile: TypeAlias = tuple[str, int]
+"""A file by its name and its size."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TextPlace:
     """Where a line begins: its file, and how many bytes lie before it there."""
@@ -42,7 +46,7 @@ def find_text_files(
     uri: str,
     options: Options,
     suffixes: Sequence[str],
-) -> tuple[Storage, list[tuple[str, int]]]:
+) -> tuple[Storage, list[SizedFile]]:
     """Return the storage, and names and sizes of the files: the one at ``uri``, or those of a directory.
 
     A directory counts with all below it. One ``head``, or a listing.
@@ -65,7 +69,7 @@ def find_text_files(
     return storage, found
 
 
-def _find_one_file(uri: str, options: Options) -> tuple[Storage, list[tuple[str, int]]]:
+def _find_one_file(uri: str, options: Options) -> tuple[Storage, list[SizedFile]]:
     above, name = split_uri(uri)
     storage = open_storage(above, options)
     try:
@@ -75,7 +79,7 @@ def _find_one_file(uri: str, options: Options) -> tuple[Storage, list[tuple[str,
     return storage, [(name, size)]
 
 
-def cut_into_blocks(files: Sequence[tuple[str, int]], block_bytes: int) -> Iterator[Block]:
+def cut_into_blocks(files: Sequence[SizedFile], block_bytes: int) -> Iterator[Block]:
     """Yield files, by name and size, in blocks."""
     for file, size in files:
         step = block_bytes

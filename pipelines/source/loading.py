@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from pipelines.engine.model import BINARY, INT, LONG, TEXT, MadeRow, Row
 from pipelines.source.entries import WrittenChange, parse_change
-from pipelines.source.lines import PACKED, Block, TextPlace, describe_place, describe_places, read_lines
+from pipelines.source.lines import PACKED, Block, SizedFile, TextPlace, describe_place, describe_places, read_lines
 from pipelines.trees.subtrees import HANDED_BACK, subtree_result
 from trinitylake_core.definitions import encode
 from trinitylake_core.errors import Corrupt, InvalidInput
@@ -375,7 +375,7 @@ _NOWHERE: Final = TextPlace("", 0)
 Groups: TypeAlias = Iterable[Sequence[Row]]
 
 
-def block_bytes(files: Sequence[tuple[str, int]], tasks: int) -> int:
+def block_bytes(files: Sequence[SizedFile], tasks: int) -> int:
     """Return the number of bytes of files, by name and size, that are read as one block."""
     total = sum(size for _, size in files)
     wanted = total // block_count(tasks) + 1

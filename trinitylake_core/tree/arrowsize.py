@@ -9,10 +9,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from struct import Struct, unpack_from
-from typing import Final
+from typing import Final, TypeAlias
 
 from trinitylake_core.storage import Data
 
+Extent: TypeAlias = tuple[int, int]
+"""Where something begins, and how much of it there is."""
 _U16: Final = Struct("<H").unpack_from
 _I32: Final = Struct("<i").unpack_from
 _I64: Final = Struct("<q").unpack_from
@@ -30,7 +32,7 @@ _PLAIN: Final = -1
 """The declared size of a buffer that is not compressed, though others are."""
 
 
-def expanded_bytes(data: Data, blocks: Sequence[tuple[int, int]]) -> int:
+def expanded_bytes(data: Data, blocks: Sequence[Extent]) -> int:
     """Return the memory size of record batches: their buffers expanded, and their rows in Python.
 
     Raises:
@@ -42,7 +44,7 @@ def expanded_bytes(data: Data, blocks: Sequence[tuple[int, int]]) -> int:
         raise ValueError(f"the metadata make no sense: {wrong}") from None
 
 
-def batches(data: Data) -> list[tuple[int, int]]:
+def batches(data: Data) -> list[Extent]:
     """Return the offsets of the record batches of a file, and the size of the metadata of each.
 
     Raises:
@@ -85,7 +87,7 @@ def fixed_pieces(data: Data, begin: int) -> list[tuple[int, int, bytes]]:
     return pieces
 
 
-def _batch(data: Data, begin: int) -> tuple[int, int]:
+def _batch(data: Data, begin: int) -> Extent:
     """Return the offsets of the message that begins at a place, and of the record batch in it."""
     has_marker = _number(data, begin) == _PLAIN  # older files have none before the length
     message = _root(data, begin + (8 if has_marker else 4))
@@ -151,7 +153,7 @@ def _field(data: Data, table: int, index: int) -> int:
     return table + offset if offset else 0
 
 
-def _vector(data: Data, table: int, index: int) -> tuple[int, int]:
+def _vector(data: Data, table: int, index: int) -> Extent:
     """Return the offset of the elements of a field, and their number; none if it is left out."""
     at = _field(data, table, index)
     if not at:
