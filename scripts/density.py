@@ -30,7 +30,7 @@ ROOT: Final = Path(__file__).absolute().parent.parent
 PRODUCT: Final = ("trinitylake_core", "pipelines", "dagster_project")
 GENERATED: Final = "_pb2.py"
 
-MAX_NODES_A_LINE: Final = 8.98
+MAX_NODES_A_LINE: Final = 8.92
 """Of the whole product."""
 MAX_DENSE_FUNCTIONS: Final = 0
 MAX_PARTICIPLES: Final = 1
