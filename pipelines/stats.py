@@ -177,7 +177,7 @@ def _measure_reach(lake: Lakehouse, engine: Engine, progress: Progress) -> Reach
     try:
         sweep.list_files(None, {})
         ttl = lake.definition.txn_ttl_millis
-        saved = live_transactions(backend.storage, sweep.transactions(), ttl, clock.now_millis())
+        saved = live_transactions(backend.storage, sweep.transactions, ttl, clock.now_millis())
         current = gc_roots(backend)
         starts = []
         others = []

@@ -1,4 +1,4 @@
-"""Where the jobs do their work: in this process with SQLite, or on Spark."""
+"""Where the jobs do their work: in this process with SQLite, or on Spark; the choice, and the processes that help."""
 
 from __future__ import annotations
 

@@ -168,6 +168,7 @@ class Sweep:
         unknown: files that belong to other programs, by their names.
         nodes_read: nodes read to mark, each once.
         scratch: directories that killed proofs of the storage left, as far as they were listed.
+        transactions: the saved transactions that were listed last, with their age.
         candidates: the kinds of files that may ever be deleted; of roots besides those below the boundary.
     """
 
@@ -184,7 +185,7 @@ class Sweep:
         self._files: Rows | None = None
         self._live: list[Rows] = []
         self._orphans: Rows | None = None
-        self._transactions: list[tuple[str, int]] = []
+        self.transactions: list[tuple[str, int]] = []
 
     # -- list ----------------------------------------------------------------------------------------
 
@@ -220,10 +221,10 @@ class Sweep:
     def _note_transactions(self, kinds: Mapping[str, Size]) -> None:
         """Take the saved transactions from the first listing."""
         if TRANSACTION not in kinds:
-            self._transactions = []
+            self.transactions = []
             return
         query = f"SELECT path, kind, modified_millis FROM files WHERE kind = {TRANSACTION!r}"
-        self._transactions = _transactions_among(self.engine.sql(query, files=self._all_files).list())
+        self.transactions = _transactions_among(self.engine.sql(query, files=self._all_files).list())
 
     def _in_shards(self, top: Shards) -> Rows:
         self.unknown.directories = tuple(sorted(top.unknown)[:SHOWN])
@@ -256,11 +257,7 @@ class Sweep:
         work = partial(_list_each, wanted=maybe_transaction)
         rows: list[Row] = [file._asdict() for file in top.files]
         rows += map_counted(self.engine, "directories", work, prefixes, _TEXT, SCHEMA, self._storage, each=_SHARDS)
-        self._transactions = _transactions_among(rows)
-
-    def transactions(self) -> list[tuple[str, int]]:
-        """Return the saved transactions that were listed last, with their age."""
-        return self._transactions
+        self.transactions = _transactions_among(rows)
 
     # -- mark ----------------------------------------------------------------------------------------
 
@@ -555,4 +552,4 @@ class Marking:
         raise RootsExpired("saved transactions changed again and again while they were marked; try again later")
 
     def _live(self) -> SavedTransactions:
-        return live_transactions(self._backend.storage, self._sweep.transactions(), self._ttl_millis, self._now)
+        return live_transactions(self._backend.storage, self._sweep.transactions, self._ttl_millis, self._now)

@@ -1,1 +1,1 @@
-"""The files of Iceberg tables: which there are, which versions need them, and what may be deleted."""
+"""Changing Iceberg tables: runs over many of them, each by the policy for its name, and their compaction."""

@@ -347,10 +347,9 @@ class Flush:
         """Flush the subtree, prove it, and begin to write its nodes; an underfull root comes back inline."""
         self.begun = True
         flushed = self._rewriter.flush(self.ref, self._choose)
-        return subtree_result(self._rewriter, self._writer, flushed) | self._counts()
-
-    def _counts(self) -> dict[str, Any]:
+        made = subtree_result(self._rewriter, self._writer, flushed)
         return {
+            **made,
             "nodes_written": len(self._writer.written),
             "bytes_written": self._writer.bytes_written,
             "proved": self._rewriter.is_proved(),
