@@ -19,7 +19,7 @@ import dagster as dg
 from dagster_project import checks, fleet_health, notifications
 from dagster_project.assets import BACKUP_VERIFIED, INTEGRITY
 from dagster_project.config.settings import Notifications
-from dagster_project.notifications import Problem
+from dagster_project.notifications import Trouble
 from dagster_project.scope import FLEET, last_evaluation
 from trinitylake_core.short_repr import first_of
 
@@ -62,7 +62,7 @@ class Survey:
         joined: of warnings that were no problems of their own, the runs.
     """
 
-    failing: dict[str, Problem] = field(default_factory=dict)
+    failing: dict[str, Trouble] = field(default_factory=dict)
     undecided: set[str] = field(default_factory=set)
     unreachable: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
     again: set[str] = field(default_factory=set)
@@ -113,7 +113,7 @@ def check_sensors(
         survey = Survey(joined=known.pop(_JOINED, {}))
         for name, text in mistakes.items():
             about = f"{name} in lakehouses.yaml"
-            survey.failing[f"stanza {name}"] = Problem(about, notifications.ERROR, text, "locations")
+            survey.failing[f"stanza {name}"] = Trouble(about, notifications.ERROR, text, "locations")
         repository = context.repository_def
         now = time.time()
         since = float(known.pop(_SINCE, 0 if context.cursor else now))
@@ -201,7 +201,7 @@ def _add_evaluation(
             survey.unreachable.setdefault(cause, {})[name] = (reason.why, page)
         return
     lakehouse = partition or "/".join(key.asset_key.path[:-1])
-    survey.failing[_check_id(key, partition)] = Problem(
+    survey.failing[_check_id(key, partition)] = Trouble(
         about=f"{key.name} of {lakehouse}",
         severity=notifications.ERROR if evaluation.severity is dg.AssetCheckSeverity.ERROR else notifications.WARNING,
         text=evaluation.description or "no reason was recorded",
@@ -234,7 +234,7 @@ def _add_unreachable(survey: Survey) -> None:
         names = sorted(found)
         why, page = found[names[0]]
         each, settles = f"{checks.REACHABLE} {cause}", cause.startswith("storage ")
-        survey.failing[each] = Problem(
+        survey.failing[each] = Trouble(
             _describe_unreachable(each, names), notifications.ERROR, why, page, checks.REACHABLE, names, settles=settles
         )
 
@@ -259,7 +259,7 @@ def add_overdue_assets(survey: Survey, instance: dg.DagsterInstance, keys: Seque
             name = key.to_user_string()
             text = "it was not materialised in time: see its last runs, its schedule, and whether the daemon runs"
             page = f"assets/{name}"
-            survey.failing[f"fresh {name}"] = Problem(f"{name} is overdue", notifications.ERROR, text, page)
+            survey.failing[f"fresh {name}"] = Trouble(f"{name} is overdue", notifications.ERROR, text, page)
 
 
 def add_waiting_runs(survey: Survey, instance: dg.DagsterInstance, now: float) -> None:
@@ -285,7 +285,7 @@ def add_waiting_runs(survey: Survey, instance: dg.DagsterInstance, now: float) -
 
 
 def _add_waiting_run(survey: Survey, run_id: str, about: str, text: str) -> None:
-    waits = Problem(f"{about} has waited for an hour", notifications.ERROR, text, f"runs/{run_id}")
+    waits = Trouble(f"{about} has waited for an hour", notifications.ERROR, text, f"runs/{run_id}")
     survey.failing[f"run {run_id}"] = waits
 
 

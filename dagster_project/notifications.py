@@ -32,7 +32,7 @@ INFO: Final = "info"
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Trouble:
     """Something that fails now.
 
     Attributes:
@@ -154,7 +154,7 @@ def _is_ours(run: dg.DagsterRun) -> bool:
 
 
 def send_problem(
-    notifications: Notifications, key: str, problem: Problem | None, about: str, lakehouses: Sequence[str]
+    notifications: Notifications, key: str, problem: Trouble | None, about: str, lakehouses: Sequence[str]
 ) -> None:
     """Send that something fails, or, without a problem, that what was ``about`` does not fail any more.
 

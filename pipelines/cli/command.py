@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from pipelines.cli.contents import ALIASES, ENTRIES, OPTION_ALIASES
-from pipelines.cli.report import Table, fields, summarise
+from pipelines.cli.report import TextTable, fields, summarise
 from pipelines.cli.resolve_root import applicable, storage_options
 from trinitylake_core.durations import parse_age
 from trinitylake_core.errors import InvalidInput
@@ -53,7 +53,7 @@ _ROOT_HELP: Final = (
     "lakehouses.yaml has one"
 )
 
-Line: TypeAlias = "str | Table"
+Line: TypeAlias = "str | TextTable"
 T = TypeVar("T")
 R = TypeVar("R")
 C = TypeVar("C", bound="DataclassInstance")
@@ -70,7 +70,7 @@ class Result:
     data: Any
     lines: Iterable[Line] = ()
     code: int = DONE
-    table: Table | None = None
+    table: TextTable | None = None
     committed: int | None = None
 
 
@@ -567,7 +567,7 @@ def in_order(*parts: Iterable[Line]) -> Iterator[Line]:
     has_begun = False
     for part in parts:
         lines = part
-        if isinstance(part, Table):
+        if isinstance(part, TextTable):
             lines = [part] if part else []  # what prints it lays it out
         is_first = True
         for line in lines:

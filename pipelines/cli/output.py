@@ -46,7 +46,7 @@ def print_lines(lines: Iterable[Line], progress: PrintedProgress | None = None, 
             return
         lines = terminal.lines(lines)
     for part in lines:
-        for line in part if isinstance(part, report.Table) else [part]:
+        for line in part if isinstance(part, report.TextTable) else [part]:
             if progress is not None:
                 progress.close()
             write(f"{line}\n")

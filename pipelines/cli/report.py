@@ -183,7 +183,7 @@ def width_of(text: str) -> int:
 # -- tables --------------------------------------------------------------------------------------------
 
 
-class Table:
+class TextTable:
     """Rows below a header. Its lines are for pipes and files: aligned, numbers to the right, few rows in memory.
 
     Without rows there are no lines. A terminal shows it by ``pretty``. Can be read once.
@@ -242,7 +242,7 @@ class Table:
             yield _align([plain(cell) for cell in cells], widths, self.right)
 
 
-table = Table
+table = TextTable
 
 
 def _csv_cell(value: Any) -> str:
@@ -337,7 +337,7 @@ def summarise(done: Summarised, *more: str, rows: int = SHOWN) -> Iterator[Itera
 
 def _table_lines(each: summary.Table, shown: int) -> Iterator[str]:
     yield from each.caption.splitlines()
-    yield from Table(each.columns, each.rows[:shown])
+    yield from TextTable(each.columns, each.rows[:shown])
     left_out = each.left_out(shown)
     if left_out:
         yield left_out

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from pipelines.cli.report import Table, plain, width_of
+from pipelines.cli.report import TextTable, plain, width_of
 from pipelines.reports.summary import aware
 
 _ROWS_AT_ONCE: Final = 500
@@ -37,11 +37,11 @@ def console(stream: TextIO | None = None, width: int | None = None) -> Console:
     return Console(file=stream, width=size, force_terminal=True, highlight=False, markup=False, emoji=False)
 
 
-def lines(parts: Iterable[str | Table], width: int | None = None) -> Iterator[str]:
+def lines(parts: Iterable[str | TextTable], width: int | None = None) -> Iterator[str]:
     """Yield the lines of a result for a terminal so many columns wide, by default as wide as this one."""
     screen = console(width=width)
     for part in parts:
-        if isinstance(part, Table):
+        if isinstance(part, TextTable):
             yield from _table_lines(part, screen)
         else:
             yield part
@@ -57,7 +57,7 @@ def page(parts: Iterable[str]) -> None:
             pager.write(f"{line}\n")
 
 
-def _table_lines(table: Table, screen: Console) -> Iterator[str]:
+def _table_lines(table: TextTable, screen: Console) -> Iterator[str]:
     columns = _columns_with_room(table, screen.width)
     rows = iter(table.rows())
     has_heading = True
@@ -70,7 +70,7 @@ def _table_lines(table: Table, screen: Console) -> Iterator[str]:
             yield line.rstrip()
 
 
-def _draw(table: Table, columns: list[int], rows: list[Sequence[Any]], *, has_heading: bool) -> RichTable:
+def _draw(table: TextTable, columns: list[int], rows: list[Sequence[Any]], *, has_heading: bool) -> RichTable:
     drawn = RichTable(
         box=None,
         pad_edge=False,
@@ -94,7 +94,7 @@ def _draw(table: Table, columns: list[int], rows: list[Sequence[Any]], *, has_he
     return drawn
 
 
-def _columns_with_room(table: Table, width: int) -> list[int]:
+def _columns_with_room(table: TextTable, width: int) -> list[int]:
     """Return the columns that have room: the spare ones go first, one after the other."""
     columns = list(range(len(table.header)))
     for name in table.spare:
@@ -105,7 +105,7 @@ def _columns_with_room(table: Table, width: int) -> list[int]:
     return columns
 
 
-def _least_width(table: Table, column: int) -> int:
+def _least_width(table: TextTable, column: int) -> int:
     heading = width_of(table.header[column])
     cells = [width_of(_cell_text(row[column])) for row in table.first]
     widest = max([heading, *cells])
@@ -114,7 +114,7 @@ def _least_width(table: Table, column: int) -> int:
     return min(widest, max(_NARROWEST, heading))
 
 
-def _is_whole(table: Table, column: int) -> bool:
+def _is_whole(table: TextTable, column: int) -> bool:
     """Whether a column is never folded: numbers and times."""
     return table.right[column] or any(isinstance(row[column], datetime) for row in table.first)
 

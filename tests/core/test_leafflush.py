@@ -13,7 +13,7 @@ import pytest
 from tests.support.memory import ColumnMemorySink, prove_tree
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree import leafflush, search
-from trinitylake_core.tree.leafrun import Columns, Leaves, Plan
+from trinitylake_core.tree.leafrun import Columns, LeafPlan, Leaves
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import dirty_children
@@ -130,7 +130,7 @@ def _wrong_rows(chance: random.Random, leaves: Leaves) -> Leaves:
     return replace(leaves, columns=Columns.of([key for key, _ in pairs], [value for _, value in pairs]))
 
 
-def _wrong_plan(chance: random.Random, plan: Plan) -> Plan:
+def _wrong_plan(chance: random.Random, plan: LeafPlan) -> LeafPlan:
     """Return a plan with one wrong number, mark, or row."""
     name = chance.choice(["keys", "values", "found", "touched", "set", "row", "twice"])
     at = chance.randrange(1, len(plan))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trinitylake_core.tree import leafrun
-from trinitylake_core.tree.leafrun import Columns, Plan, cut, is_exact, laid_out, pieces_of, plan_merge
+from trinitylake_core.tree.leafrun import Columns, LeafPlan, cut, is_exact, laid_out, pieces_of, plan_merge
 from trinitylake_core.tree.noderows import Texts, text_array
 
 FIXED = st.integers(0, 120).map("C{:04}".format)
@@ -23,7 +23,7 @@ def columns(entries: Mapping[str, str | None]) -> Columns:
     return Columns.of(keys, [entries[key] for key in keys])
 
 
-def carried_out(old: Columns, changes: Columns, plan: Plan) -> Columns:
+def carried_out(old: Columns, changes: Columns, plan: LeafPlan) -> Columns:
     return laid_out(Columns.join([old, changes]), plan, np.zeros(0, dtype=np.int64)).columns
 
 
@@ -95,7 +95,7 @@ def test_the_proof_does_not_believe_the_plan(
             at = data.draw(st.integers(0, len(one) - 1))
             one[at] = not one[at] if one.dtype == bool else one[at - 1]
     for at in data.draw(st.lists(st.integers(0, len(plan) - 1), max_size=2)) if len(plan) else ():
-        plan = Plan(
+        plan = LeafPlan(
             np.delete(plan.keys, at), np.delete(plan.values, at), plan.found, plan.touched, np.delete(plan.set, at)
         )
         break

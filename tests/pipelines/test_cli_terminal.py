@@ -207,13 +207,13 @@ def test_each_shell_gets_its_script(capsys: pytest.CaptureFixture[str], shell: s
 # -- tables --------------------------------------------------------------------------------------------
 
 
-def _table() -> report.Table:
+def _table() -> report.TextTable:
     header = ["version", "operation", "objects", "root", "reason"]
     rows = [[number, "commit", 10**number, "1.5 KiB", "größer-" * number] for number in range(12)]
     return report.table(header, rows, spare=("root", "objects"))
 
 
-def _plain(table: report.Table, width: int) -> list[str]:
+def _plain(table: report.TextTable, width: int) -> list[str]:
     return [_ESCAPES.sub("", line) for line in terminal.lines([table], width)]
 
 

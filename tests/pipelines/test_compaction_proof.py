@@ -18,7 +18,7 @@ from tests.support.sweep import DiskPlace, Files, read_files
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree import leafflush
-from trinitylake_core.tree.leafrun import Leaves, Plan
+from trinitylake_core.tree.leafrun import LeafPlan, Leaves
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
@@ -119,7 +119,7 @@ def test_two_clean_children_that_are_swapped_are_not_committed(
     assert done
 
 
-def _first_row_lost(plan: Plan) -> Plan:
+def _first_row_lost(plan: LeafPlan) -> LeafPlan:
     return replace(plan, keys=plan.keys[1:], values=plan.values[1:], set=plan.set[1:])
 
 

@@ -39,8 +39,8 @@ SNAPSHOT: Final = "SNAPSHOT"
 SERIALIZABLE: Final = "SERIALIZABLE"
 
 
-class Group(Protocol):
-    """What commits transactions together (:class:`trinitylake_core.transactions.group.CommitGroup`)."""
+class CommitGroup(Protocol):
+    """What commits transactions together (:class:`trinitylake_core.transactions.group.CommitCommitGroup`)."""
 
     def commit(self, change: TransactionChange, *, unknown: bool = False) -> int:
         """Commit a change whose definitions are written, and return its version."""
@@ -69,7 +69,7 @@ class Transaction(CatalogEdits):
         reason: str | None = None,
         transaction_id: str | None = None,
         began_at_millis: int | None = None,
-        group: Group | None = None,
+        group: CommitGroup | None = None,
         request: RequestKey | None = None,
     ) -> None:
         if isolation not in (None, SNAPSHOT, SERIALIZABLE):

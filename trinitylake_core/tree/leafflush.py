@@ -21,8 +21,8 @@ import numpy as np
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree.leafrun import (
     Columns,
+    LeafPlan,
     Leaves,
-    Plan,
     cut,
     in_order,
     is_exact,
@@ -266,7 +266,7 @@ def _pivots_behind(pivots: Batch, leaves: Sequence[int]) -> Batch:
     return [keys[leaf] for leaf in leaves], [values[leaf] for leaf in leaves]
 
 
-def _count_rows(run: _LeafRun, plan: Plan) -> list[int]:
+def _count_rows(run: _LeafRun, plan: LeafPlan) -> list[int]:
     """Return how many entries each stretch comes to hold."""
     numbers = np.arange(len(run.stretches))
     old_rows = np.array(run.rows)

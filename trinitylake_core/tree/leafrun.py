@@ -108,7 +108,7 @@ class Leaves:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LeafPlan:
     """What a flush makes of entries. Rows are numbered over the old entries, then over the changes."""
 
     keys: _Rows
@@ -196,7 +196,7 @@ def newest_rows(keys: Any) -> Any:
     return rows.filter(pa.concat_arrays([differs_from_next, very_last]))
 
 
-def plan_merge(old: Columns, changes: Columns) -> Plan:
+def plan_merge(old: Columns, changes: Columns) -> LeafPlan:
     """Return the plan by which sorted changes are carried out: sets replace or insert, deletions drop.
 
     REQUIRES: keys ascend in both; a key has one change at most.
@@ -225,10 +225,10 @@ def plan_merge(old: Columns, changes: Columns) -> Plan:
 
     touched = np.zeros(len(old), dtype=bool)
     touched[at[found]] = True
-    return Plan(keys=keys[kept], values=values[kept], found=found, touched=touched, set=is_changed[kept])
+    return LeafPlan(keys=keys[kept], values=values[kept], found=found, touched=touched, set=is_changed[kept])
 
 
-def laid_out(both: Columns, plan: Plan, counts: _Rows) -> Leaves:
+def laid_out(both: Columns, plan: LeafPlan, counts: _Rows) -> Leaves:
     """Return the entries of new leaves: views on the old ones and the changes behind these."""
     keys = take_views(both.keys, plan.keys)
     values = take_views(both.values, plan.values)
@@ -321,7 +321,7 @@ def cut(rows: int, pieces: int) -> _Rows:
     return each + is_longer
 
 
-def is_exact(old: Columns, changes: Columns, new: Columns, plan: Plan, low: str | None, high: str | None) -> bool:
+def is_exact(old: Columns, changes: Columns, new: Columns, plan: LeafPlan, low: str | None, high: str | None) -> bool:
     """Return whether new entries mean what old ones and sorted changes mean together, in order and inside the range.
 
     Exact, not by a hash, and independent of the plan, which only names the places to examine.

@@ -65,8 +65,8 @@ def fleet(call: Call) -> Result:
         code = DONE
     if options.format == "openmetrics":
         return Result(done, surveys.openmetrics(done).splitlines(), code)
-    shown = report.Table(_HEADER, map(_row, done.states), spare=_SPARE)
-    rows = report.Table(_HEADER, map(_row, done.states))
+    shown = report.TextTable(_HEADER, map(_row, done.states), spare=_SPARE)
+    rows = report.TextTable(_HEADER, map(_row, done.states))
     return Result(done, [shown, "", *done.summary()], code, rows)
 
 
