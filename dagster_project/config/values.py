@@ -26,7 +26,7 @@ OWNER: Final = re.compile(r"team:[A-Za-z0-9_ .-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def parse_value(value: object, name: str) -> object:
+def parse_value(value: object, name: str = "") -> object:
     """Return an option: a plain value, where it stands, or a mapping of these. Raises ``ValueError``."""
     where = f"{name}: " if name else ""
     if isinstance(value, Mapping) and is_source(value):

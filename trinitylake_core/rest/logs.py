@@ -58,7 +58,7 @@ class _AuditFile(WatchedFileHandler):
         return os.fdopen(descriptor, "a", encoding="utf-8")
 
 
-def log_to_stderr(audit_file: str | Path | None) -> None:
+def log_to_stderr(audit_file: str | Path | None = None) -> None:
     """Write the log to standard error, and the audit log there too, or to a file of its own.
 
     Raises ``InvalidInput``: the file cannot be written.
