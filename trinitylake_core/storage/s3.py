@@ -221,7 +221,7 @@ class S3Storage(ObjectStorage):
                     rest += part.split_behind(last[len(self._prefix) :])
             parts = rest
 
-    def _ask_page(self, part: _Neighbours) -> dict[str, Any] | None:
+    def _ask_page(self, part: _Neighbours) -> Answer | None:
         """Return the next page of neighbours, ``None`` if its names are in no order: others may be missing then."""
         self._guard(part.behind)
         names = [self._key(part.behind)]
