@@ -21,11 +21,10 @@ MOST: Final = {
 }  # fmt: skip
 """The jobs of each command that has an engine."""
 _PROGRAM: Final = """
-    import json, sys
+    import json
     from benchmarks import tasks
 
-    options = tasks.read_options(["--order", "8", "--compacted", "2"])
-    rows = tasks.measured(300, 2, options)
+    rows = tasks.measured(300, 2, tasks.read_options(["--order", "8", "--compacted", "2"]))
     print(json.dumps({name.partition(": ")[2]: row for name, row in rows.items()}))
 """
 

@@ -66,8 +66,7 @@ class Killer(threading.Thread):
         self._log = Path(cluster.directory, "events", f"{context.applicationId}.inprogress")
         self._read = self._log.stat().st_size
         self._waiting = set[int]()
-        come_and_go = context.getConf().get("spark.dynamicAllocation.enabled")
-        self._least = 1 if come_and_go else len(cluster.pids)
+        self._least = 1 if context.getConf().get("spark.dynamicAllocation.enabled") else len(cluster.pids)
         self._ended = threading.Event()
 
     def run(self) -> None:

@@ -23,6 +23,9 @@ def run_program(text: str, *arguments: str, seconds: float, **variables: str) ->
     ) as program:  # fmt: skip
         try:
             out, err = program.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(program.pid, signal.SIGKILL)
+            out, err = program.communicate()
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(program.pid, signal.SIGKILL)
