@@ -23,7 +23,6 @@ MOST: Final = {
 _PROGRAM: Final = """
     import json
     from benchmarks import tasks
-
     rows = tasks.measured(300, 2, tasks.read_options(["--order", "8", "--compacted", "2"]))
     print(json.dumps({name.partition(": ")[2]: row for name, row in rows.items()}))
 """
