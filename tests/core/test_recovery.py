@@ -241,6 +241,13 @@ def bring_back(lake: Lakehouse, only: str, act: Callable[[], object], *, exact: 
     return restore.commit(plan)
 
 
+def test_nothing_comes_back_into_a_namespace_that_somebody_drops_meanwhile(sound: Lakehouse) -> None:
+    with sound.transaction() as txn:
+        txn.drop_table("ns1", "t001")
+    with pytest.raises(CommitConflict, match="version 9 changed"):
+        bring_back(sound, "ns1.t001", lambda: drop(sound, "ns1"))
+
+
 def test_a_commit_between_plan_and_act_stops_a_rollback(sound: Lakehouse) -> None:
     def commit_one() -> None:
         with reopened(sound).transaction(reason="mine") as txn:
