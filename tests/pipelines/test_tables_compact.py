@@ -32,7 +32,7 @@ from trinitylake_core.errors import InvalidInput, LakehouseFrozen
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.rest import endpoint
 
-FILES: Final = 20
+FILES: Final = 8
 
 
 @pytest.fixture
@@ -337,7 +337,7 @@ def test_sorts_and_manifests_are_sparks(catalog: TrinityLakeCatalog) -> None:
     small_files(catalog)
     report = tables_compact.run(catalog.lakehouse, Config(settings=Settings(strategy=model.SORT)))
     assert {"sales.orders": "sorting needs engine 'spark'; there is no Spark session"} == report.failures
-    report = tables_compact.run(catalog.lakehouse, Config(manifests=10))
+    report = tables_compact.run(catalog.lakehouse, Config(manifests=FILES))
     assert "merging manifests needs engine 'spark'" in report.failures["sales.orders"]
     assert (FILES, 1) == (report.files_before, data_files(catalog)), "its files are merged all the same"
 
