@@ -11,7 +11,6 @@ from tests.support.damage import BROKEN, EXTENSIONS, ORDER, Break, hang_nodes_de
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import ABSENT, RIGHT, Surgery, set_system_row
 from trinitylake_core import CorruptNode, Lakehouse, Violation, spec
-from trinitylake_core.check import check_version
 from trinitylake_core.commits.changes import NewDefinition
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.definitions import LakehouseDef, NamespaceDef, SnapshotDef, encode
@@ -131,18 +130,6 @@ def test_a_lakehouse_without_our_extensions_is_written_compacted_and_counted_aga
     assert [] == list(again.refresh().check())
     assert expected == content(again)
     assert (len(expected), 0) == (root.node.subtree_keys, root.node.subtree_messages)
-
-
-def test_an_expired_prefix_is_no_violation(lake: Lakehouse) -> None:
-    """The chain of previous roots ends at the boundary."""
-    surgery = Surgery(lake.root, ORDER)
-    surgery.write(spec.BOUNDARY_FILE, b"6")
-    for version in range(6):
-        surgery.remove(root_path(version))
-    again = reopened(lake)
-    assert [] == list(again.check())
-    assert [] == list(check_version(again.backend.versions, 6))
-    assert list(range(again.version, 5, -1)) == [info.version for info in again.history()]
 
 
 def test_a_boundary_that_is_ahead_of_the_deletion_is_no_violation(lake: Lakehouse) -> None:
