@@ -1,11 +1,13 @@
 """A night of several lakehouses with ``engine: spark`` on a standalone cluster, by the deployment of production.md.
 
-    python -m benchmarks spark_night [--lakehouses 5] [--tables 600] [--workers 3]
+    python -m benchmarks spark_night [--lakehouses 5] [--tables 600] [--workers 4]
 
 All maintenance runs are launched at once, as a schedule does it. Printed is what the pages of each run say of Spark,
 for every asset: application, stages, tasks, their seconds, and the link; and how many applications the cluster has
-registered, each of which is one Java process of a driver. Each application takes one core: the first of them would take
-all, and the others wait for an executor until they fail. It fails where a run fails, or a lakehouse has changed.
+registered, each of which is one Java process of a driver: one for each maintenance, and for each compaction that a
+sensor starts beside it. Each application takes one core. Four runs at once need four workers: with three, one waited
+for an executor for three minutes, and its health went on in its own process. It fails where a run fails, or where a
+lakehouse has changed.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks spark_night", description=__doc__)
     parser.add_argument("--lakehouses", type=int, default=5)
     parser.add_argument("--tables", type=int, default=600)
-    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=4)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
