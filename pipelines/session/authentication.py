@@ -89,19 +89,18 @@ def refuse_open_server(session: SparkSession, remote: str, conf: Mapping[str, st
             f"the Spark Connect server was started without {AUTHENTICATE}: start it with {AUTHENTICATE}=true and "
             "spark.network.crypto.enabled=true"
         )
-    elif "use_ssl=true" not in parameters.lower() and _works_for_all(place):
-        told = (
-            "the Spark Connect server works for every user of this machine: start it with a random "
-            "SPARK_CONNECT_AUTHENTICATE_TOKEN in its environment, give this program the same, and name the server "
-            "sc://localhost:PORT"
-        )
+    elif "use_ssl=true" not in parameters.lower():
+        told = _explain_open_port(place)
     if told:
         session.stop()
         raise InvalidInput(f"{told}. {_OTHERWISE}")
 
 
-def _works_for_all(place: str) -> bool:
-    """Whether a server looks at a call that has no token. What it looks at is empty, so it does nothing."""
+def _explain_open_port(place: str) -> str:
+    """Return why a server may not be used that was called without a token, or nothing if it refuses such calls.
+
+    What it is asked to look at is empty, so it does nothing.
+    """
     import grpc
 
     server = urlsplit(place)
@@ -109,8 +108,15 @@ def _works_for_all(place: str) -> bool:
         try:
             channel.unary_unary(_ANY_CALL)(b"", timeout=_ANSWER_SECONDS)
         except grpc.RpcError as error:
-            return error.code() is not grpc.StatusCode.UNAUTHENTICATED
-    return True
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                return ""
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return f"the Spark Connect server did not say within {_ANSWER_SECONDS:g} s whom it works for: run again"
+    return (
+        "the Spark Connect server works for every user of this machine: start it with a random "
+        "SPARK_CONNECT_AUTHENTICATE_TOKEN in its environment, give this program the same, and name the server "
+        "sc://localhost:PORT"
+    )
 
 
 def _goes_without(conf: Mapping[str, str]) -> bool:

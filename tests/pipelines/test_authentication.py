@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from pipelines.session import SessionConfig, get_session, lazy_session
+from pipelines.session import SessionConfig, authentication, get_session, lazy_session
 from pipelines.session.authentication import AUTHENTICATE, PRIVATE, explain_no_start, refuse_open_remote
 from pipelines.session.spark import _settings
 from tests.support.connect_server import connect_server
@@ -167,6 +167,13 @@ def test_a_connect_server_that_works_for_everybody_on_its_machine_is_refused(tmp
     """Whoever has code run there reads the storage's keys of others from the memory of its processes."""
     with connect_server(tmp_path, None) as (url, _), pool(1) as process, pytest.raises(InvalidInput, match="TOKEN"):
         process.submit(_start_session, url).result(300)
+
+
+def test_of_a_connect_server_that_does_not_answer_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authentication, "_ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        told = authentication._explain_open_port(f"sc://localhost:{silent.getsockname()[1]}")
+    assert "did not say" in told
 
 
 def test_a_session_of_a_cluster_has_the_secret_and_a_local_one_makes_its_own() -> None:
