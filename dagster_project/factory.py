@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -33,8 +34,10 @@ from dagster_project.tables import compacts_tables, has_tables, tables_of
 _log: Final = logging.getLogger(__name__)
 MANY: Final = 50
 """From so many lakehouses on their definitions take seconds to load: 300 of them 26 s of CPU, as partitions 1.3."""
+TICK_EVERY: Final = timedelta(seconds=1.5)
+"""A tick takes 0.15 s of CPU, nearly all of it Dagster's: those of all lakehouses may take a tenth of a core."""
 MANY_TEXT: Final = (
-    "%d lakehouses with assets of their own are slow to load; with `layout: partitions` in lakehouses.yaml each is a "
+    "%d lakehouses with assets of their own are slow to load, and polled seldom; with `layout: partitions` in lakehouses.yaml each is a "
     "partition of assets that all share: keys of assets and names of jobs change, and their history begins again"
 )
 
@@ -65,6 +68,7 @@ def define_lakehouses(
     known = known or Known()
     for text in known.bad.values():
         _log.error("%s", text)
+    lakehouses = tuple(_poll_in_turns(each, len(lakehouses)) for each in lakehouses)
     if len(lakehouses) > MANY:
         _log.warning(MANY_TEXT, len(lakehouses))
     jobs = {each.name: maintenance(one(each)) for each in lakehouses}
@@ -81,6 +85,15 @@ def define_lakehouses(
         *(_of(one(each), jobs[each.name], Known({each.name: each})) for each in lakehouses),
         *(_of_broken(one(each), known.bad[name]) for name, each in known.openable.items()),
     )
+
+
+def _poll_in_turns(settings: LakehouseSettings, lakehouses: int) -> LakehouseSettings:
+    """Return settings by which one of so many lakehouses, each with a sensor, is polled, if its stanza does not say."""
+    policy = settings.compaction
+    if "poll" in policy.model_fields_set:
+        return settings
+    poll = max(policy.poll, lakehouses * TICK_EVERY)
+    return settings.model_copy(update={"compaction": policy.model_copy(update={"poll": poll})})
 
 
 def of_file(path: Path | None = None, *, shares: bool = False) -> dg.Definitions:

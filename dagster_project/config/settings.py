@@ -89,12 +89,12 @@ class Schedules(Model):
 class Compaction(Model):
     """When a compaction pays, and how it runs.
 
-    The sensor reads the root every ``poll``. It requests a compaction once ``messages`` messages are buffered, those in
-    the root take ``root_bytes``, or they have waited for ``older_than``, but at most one per ``min_interval``; what
-    costs less in buffers than rewriting nodes is not counted. Once no version of the last ``settle`` was without
-    messages, the next compaction pushes all of them down, so that cleanings find what they replace. A
-    compaction that takes longer than ``timeout`` is stopped. If the backlog stays above that number of messages for
-    ``max_age``, compactions count as stale.
+    The sensor reads the root every ``poll``; if that is not given, more than 40 sensors of lakehouses tick every 1.5 s
+    times their number. It requests a compaction once ``messages`` messages are buffered, those in the root take
+    ``root_bytes``, or they have waited for ``older_than``, but at most one per ``min_interval``; what costs less in
+    buffers than rewriting nodes is not counted. Once no version of the last ``settle`` was without messages, the next
+    compaction pushes all of them down, so that cleanings find what they replace. A compaction that takes longer than
+    ``timeout`` is stopped. If the backlog stays above that number of messages for ``max_age``, compactions are stale.
     """
 
     enabled: bool = True

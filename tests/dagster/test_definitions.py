@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from dagster_project import config
+from dagster_project import config, factory
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import define_lakehouses
 
@@ -93,6 +94,16 @@ def test_lakehouses_are_polled_side_by_side(file: str) -> None:
     """One whose storage hangs would otherwise delay the polls of all others by 20 s each."""
     shown = yaml.safe_load((ROOT / file).read_text())
     assert all(shown[each]["use_threads"] and shown[each]["num_workers"] > 1 for each in ("sensors", "schedules"))
+
+
+def test_many_lakehouses_with_sensors_of_their_own_share_a_tenth_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But where a stanza says how often."""
+    monkeypatch.setattr(factory, "TICK_EVERY", timedelta(seconds=90))
+    known = [LakehouseSettings(name=name, root=f"file:///{name}") for name in "ab"]
+    known.append(LakehouseSettings.model_validate({"name": "c", "root": "file:///c", "compaction": {"poll": "60s"}}))
+    defs = define_lakehouses(tuple(known)).get_repository_def()
+    every = [defs.get_sensor_def(f"{each.name}_compaction_sensor").minimum_interval_seconds for each in known]
+    assert [270, 270, 60] == every
 
 
 def test_the_example_in_the_repository_is_valid() -> None:
