@@ -34,10 +34,10 @@ MAX_NODES_A_LINE: Final = 8.92
 """Of the whole product."""
 MAX_DENSE_FUNCTIONS: Final = 0
 MAX_PARTICIPLES: Final = 1
-MAX_NODES: Final = 465_980
+MAX_NODES: Final = 466_103
 """Of the whole product. 0.1.0 had 429,000."""
-MAX_TEST_LINES: Final = 79_400
-MAX_WORDS: Final = 54_840
+MAX_TEST_LINES: Final = 79_418
+MAX_WORDS: Final = 54_849
 """Of README.md and of all pages in docs/."""
 
 DENSE_NODES_A_LINE: Final = 16
