@@ -375,7 +375,8 @@ def _definitions(
             else:
                 found = list(_table(definition, path, names, any_format=is_swept, grounds=lenient))
                 # What has lost its end parses, and so does a definition of another kind, which has no type.
-                is_cut = definition.table_type == MANAGED and not has_checksum(data)
+                is_iceberg = definition.table_format in {"", ICEBERG}
+                is_cut = (is_iceberg or definition.table_type == MANAGED) and not has_checksum(data)
                 may_be_damaged = is_cut or not definition.table_type
             if is_swept and not found and may_be_damaged:
                 found = [(DOUBT, "", path, _label_of(path), _CUT, None)]

@@ -339,7 +339,8 @@ def test_a_definition_that_lost_its_end_or_is_of_another_kind_stops_everything(c
     table = decode_table(lake.storage.read(path), path)
     table.ClearField("format_properties")
     other = next(each.path for each in lake.objects(kind="namespace"))
-    for content in (table.SerializeToString(), lake.storage.read(other)):
+    external = TableDef(id=table.id, schema=table.schema, table_type="EXTERNAL")
+    for content in (table.SerializeToString(), external.SerializeToString(), lake.storage.read(other)):
         lake.storage.replace(path, content)
         (doubt,) = clean(catalog).doubts
         assert (True, before) == (doubt.stops_all, files(catalog))
