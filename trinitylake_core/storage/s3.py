@@ -216,19 +216,19 @@ class S3Storage(ObjectStorage):
                 for info in self._files(page):
                     if part.holds(info.path) and (wanted is None or wanted(info.path)):
                         yield info
-                if page["IsTruncated"]:
+                if page.get("IsTruncated"):
                     last = page["Contents"][-1]["Key"]
                     rest += part.split_behind(last[len(self._prefix) :])
             parts = rest
 
     def _ask_page(self, part: _Neighbours) -> Answer | None:
-        """Return the next page of neighbours, ``None`` if its names are in no order: others may be missing then."""
-        self._guard(part.behind)
+        """Return the next page of neighbours, ``None`` if its names are none, or in no order: others may be missing."""
         names = [self._key(part.behind)]
         page = next(self._pages(part.common, StartAfter=names[0]))
         for item in page.get("Contents", ()):
             names.append(item["Key"])
-        return page if names == sorted(set(names)) else None
+        is_cut = page.get("IsTruncated") and len(names) == 1
+        return None if is_cut or names != sorted(set(names)) else page
 
     def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
         directories: list[str] = []
