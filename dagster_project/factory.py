@@ -37,8 +37,9 @@ MANY: Final = 50
 TICK_EVERY: Final = timedelta(seconds=1.5)
 """A tick takes 0.15 s of CPU, nearly all of it Dagster's: those of all lakehouses may take a tenth of a core."""
 MANY_TEXT: Final = (
-    "%d lakehouses with assets of their own are slow to load, and polled seldom; with `layout: partitions` in lakehouses.yaml each is a "
-    "partition of assets that all share: keys of assets and names of jobs change, and their history begins again"
+    "%d lakehouses with assets of their own are slow to load, and polled seldom; with `layout: partitions` in "
+    "lakehouses.yaml each is a partition of assets that all share: keys of assets and names of jobs "
+    "change, and their history begins again"
 )
 
 TABLE_JOBS: Final = (
