@@ -78,7 +78,9 @@ _LOST: Final = {
         "machines of the cluster were lost, and with them rows that cannot be made a second time"
     ),
     re.compile(r"No space left on device"): "the disk of a machine of the cluster is full",
-    re.compile(r"([\w.:-]+) executor \w+\): ExecutorLostFailure"): "machines of the cluster were lost again and again",
+    re.compile(  # the second is what a stage says that waits for rows of lost executors
+        r"([\w.:-]+) executor \w+\): ExecutorLostFailure|has failed the maximum allowable number of times"
+    ): "machines of the cluster were lost again and again",
     re.compile(
         r"Master removed our application|All masters are unresponsive|SparkContext was shut down|stopped SparkContext"
         r"|NO_ACTIVE_SESSION|SESSION_CHANGED|StatusCode.UNAVAILABLE"

@@ -89,6 +89,7 @@ def test_many_rows_are_more_and_smaller_tasks(rows: int, cores: int, tasks: int)
             ),
             r"lost again and again \(10.0.0.7\)",
         ),
+        (Py4JError("ShuffleMapStage 32 has failed the maximum allowable number of times: 4."), "lost again and again"),
         (Py4JError("java.io.IOException: No space left on device"), "the disk of a machine of the cluster is full"),
         (Py4JError("Job 3 cancelled because SparkContext was shut down"), "has ended"),
         (ConnectionRefusedError(111, "Connection refused"), "the Java process of Spark has ended"),
