@@ -318,7 +318,7 @@ def _documented() -> dict[int, str]:
 
 def test_the_table_of_exit_codes_is_that_of_the_program(run: Run) -> None:
     documented = _documented()
-    assert {0, 1, INTERRUPTED, READER_GONE, *(code for _, code in app._EXIT_CODES)} == set(documented)
+    assert {0, 1, INTERRUPTED, READER_GONE, *app._EXIT_CODES} == set(documented)
     shown = run("--help")[1].partition("exit codes:")[2]
     assert set(documented) == {int(each) for each in re.findall(r"(?<!\S)(\d+) [a-z]", shown)}
 
@@ -372,4 +372,4 @@ def test_many_lakehouses_with_assets_of_their_own_are_warned_of(
     factory.define_lakehouses(stanzas[:1])
     assert [] == caplog.messages
     factory.define_lakehouses(stanzas)
-    assert caplog.messages[0].startswith("2 lakehouses with assets of their own are slow to load; with `layout: part")
+    assert caplog.messages[0].startswith("2 lakehouses with assets of their own are slow to load, and polled seldom")
