@@ -35,7 +35,7 @@ _log: Final = logging.getLogger(__name__)
 MANY: Final = 50
 """From so many lakehouses on their definitions take seconds to load: 300 of them 26 s of CPU, as partitions 1.3."""
 TICK_EVERY: Final = timedelta(seconds=1.5)
-"""A tick takes 0.15 s of CPU, nearly all of it Dagster's: those of all lakehouses may take a tenth of a core."""
+"""A tick takes 0.15 s of CPU, nearly all of it Dagster's: ticks may take a tenth of a core. Its daemon takes more."""
 MANY_TEXT: Final = (
     "%d lakehouses with assets of their own are slow to load, and polled seldom; with `layout: partitions` in "
     "lakehouses.yaml each is a partition of assets that all share: keys of assets and names of jobs "

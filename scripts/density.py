@@ -37,7 +37,7 @@ MAX_PARTICIPLES: Final = 1
 MAX_NODES: Final = 466_134
 """Of the whole product. 0.1.0 had 429,000."""
 MAX_TEST_LINES: Final = 79_436
-MAX_WORDS: Final = 54_849
+MAX_WORDS: Final = 54_848
 """Of README.md and of all pages in docs/."""
 
 DENSE_NODES_A_LINE: Final = 16

@@ -96,7 +96,7 @@ def test_lakehouses_are_polled_side_by_side(file: str) -> None:
     assert all(shown[each]["use_threads"] and shown[each]["num_workers"] > 1 for each in ("sensors", "schedules"))
 
 
-def test_many_lakehouses_with_sensors_of_their_own_share_a_tenth_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ticks_of_many_lakehouses_share_a_tenth_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """But where a stanza says how often."""
     monkeypatch.setattr(factory, "TICK_EVERY", timedelta(seconds=90))
     known = [LakehouseSettings(name=name, root=f"file:///{name}") for name in "ab"]
