@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -157,20 +158,6 @@ def test_what_was_read_is_not_read_again(lake: Lakehouse, keys: list[RequestKey]
     assert (None, 0) == ask(lake, known, key_of(keys[0].millis - 1))
 
 
-def test_versions_that_come_later_belong_to_the_same_stretch(lake: Lakehouse, keys: list[RequestKey]) -> None:
-    known = cold(lake)
-    assert (2, 2) == ask(lake, known, keys[1], 3)
-    assert (None, 1) == ask(lake, known, key_of(keys[4].millis))
-    assert (2, 0) == ask(lake, known, keys[1])
-
-
-def test_a_gap_between_what_is_known_and_what_is_new_hides_no_key(lake: Lakehouse, keys: list[RequestKey]) -> None:
-    known = cold(lake)
-    assert (None, 0) == ask(lake, known, key_of(keys[4].millis + 9), 1)
-    assert (None, 0) == ask(lake, known, key_of(keys[4].millis + 9))
-    assert 3 == ask(lake, known, keys[2])[0]
-
-
 def test_a_version_is_noted_after_the_one_before_alone(lake: Lakehouse, keys: list[RequestKey]) -> None:
     known = cold(lake)
     deltas = {number: lake.at(version=number).root_node.delta() for number in (1, 2, 3, 5)}
@@ -215,54 +202,38 @@ def test_only_members_with_a_key_are_remembered(lake: Lakehouse) -> None:
 # -- what is remembered ------------------------------------------------------------------------------------------------
 
 
-def _remembered(known: Requests) -> Sequence[int]:
-    return sorted(known._until)
-
-
-def test_of_many_versions_the_newer_half_is_remembered(
-    lake: Lakehouse, keys: list[RequestKey], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("most", [3, 6, 1000])
+def test_every_key_is_found_in_its_version_however_little_is_remembered(
+    lake: Lakehouse, most: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "_MOST", 4)
-    known = cold(lake)
-    assert (1, 5) == ask(lake, known, keys[0])
-    assert [2, 3, 4, 5] == _remembered(known)
-    assert (2, 1) == ask(lake, known, keys[1])
-    assert [3, 4, 5] == _remembered(known)
-    assert 1 == ask(lake, known, keys[0])[0]
-
-
-def test_what_is_noted_is_bounded_too(lake: Lakehouse, keys: list[RequestKey], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "_MOST", 3)
-    known = cold(lake)
-    assert (None, 0) == ask(lake, known, key_of(keys[4].millis + 9), 1)
-    remembered = []
-    for number in range(2, 6):
-        known.note(lake.at(version=number).root_node.delta())
-        remembered.append(_remembered(known))
-    assert [[1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]] == remembered
-
-
-def test_versions_without_keys_are_bounded_too(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "_MOST", 3)
-    group, known = lake.group(), cold(lake)
-    assert (None, 0) == ask(lake, known, key_of(clock.now_millis()))
-    for _ in range(4):
+    """Versions with many keys, one or none, noted or not, asked for up to any version that has them."""
+    monkeypatch.setattr(requests, "_MOST", most)
+    chance, group, known = random.Random(seed), lake.group(), cold(lake)
+    now, made = clock.now_millis(), dict[RequestKey, int]()
+    for number in range(10):
+        keys = [key_of(now + 1000 * number + each) for each in range(chance.choice((0, 1, 3)))]
+        commit(lake, group, *(keys or [None]))
+        version = lake.refresh().version
+        made |= dict.fromkeys(keys, version)
+        if chance.random() < 0.5:
+            known.note(lake.root_node.delta())
+        for key in chance.sample([*made], min(2, len(made))):
+            base = chance.randint(made[key], version)
+            assert made[key] == ask(lake, known, key, base)[0]
+            if most == 1000:
+                assert (made[key], 0) == ask(lake, known, key, base), "what was read is not read again"
+        assert None is ask(lake, known, key_of(now + 1000 * number + 500))[0]
+    for _ in range(6):
         commit(lake, group, None)
         known.note(lake.refresh().root_node.delta())
-    assert [2, 3, 4] == _remembered(known)
+    assert len(known._until) <= most
+    assert len(known._found) <= most
+    assert most < 1000 or known._found.keys() == {key.id for key in made}
 
 
-def test_as_many_as_may_be_are_remembered(
-    lake: Lakehouse, keys: list[RequestKey], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(requests, "_MOST", 6)
-    commit(lake, lake.group(), key_of(keys[4].millis + 1))
-    known = cold(lake)
-    assert (1, 5) == ask(lake, known, keys[0], 5)
-    assert list(range(6)) == _remembered(known)
-    known = cold(lake)
-    assert (2, 5) == ask(lake, known, keys[1])
-    assert (6, 6) == (len(_remembered(known)), len(known._found))
+def _remembered(known: Requests) -> Sequence[int]:
+    return sorted(known._until)
 
 
 def test_a_version_without_a_key_is_not_taken_apart(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,18 +264,3 @@ def test_a_member_without_an_id_is_nobody(lake: Lakehouse) -> None:
     known.note(cast("RootRows", root))
     assert [0, 1] == _remembered(known)
     assert {} == known._found
-
-
-def test_of_many_keys_the_newer_half_is_remembered(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "_MOST", 6)
-    now, group = clock.now_millis(), lake.group()
-    made = [[key_of(now + 1000 * version + number) for number in range(3)] for version in range(3)]
-    for each in made:
-        commit(lake, group, *each)
-    known = cold(lake)
-    assert 1 == ask(lake, known, made[0][0])[0]
-    assert [1, 2, 3] == _remembered(known)
-    assert (3, 0) == ask(lake, known, made[2][0])
-    assert [2, 3] == _remembered(known)
-    assert {key.id for each in made[1:] for key in each} == set(known._found)
-    assert 1 == ask(lake, known, made[0][0])[0]

@@ -394,7 +394,7 @@ class Oracle:
         if boundary > max(kept, self.world.newest.oldest):
             yield f"the copy begins at version {boundary}, and its history at {kept} was exported"
         for version in range(boundary, min(newest + 1, own)):
-            yield from self.copied(version, files)
+            yield from self.whole(version, files, self.tree(self.world.history[version]).content)
             tables = any(each.tables and each.first <= version <= each.last for each in self.world.exported)
             for path in self.of_tables(self.world.history[version]) - files.keys() if tables else ():
                 yield f"version {version} of the copy lacks {path} of a table"
@@ -440,8 +440,8 @@ class Oracle:
             if ended and kind_of(actor).startswith("export") and actor.name in self.world.copy_torn_roots:
                 yield f"{actor.name} reported success, and what it was compared with was deleted before the roots came"
 
-    def whole(self, version: int, files: dict[str, bytes]) -> Iterator[str]:
-        """Yield what a version lacks that was committed to the copy, or after such a one."""
+    def whole(self, version: int, files: dict[str, bytes], content: Content | None = None) -> Iterator[str]:
+        """Yield what a version of the copy lacks, and whether it says something else than this content."""
         root = files.get(root_path(version))
         if root is None:
             yield f"the copy has no root of version {version}"
@@ -453,6 +453,8 @@ class Oracle:
         except KeyError as missing:
             yield f"version {version} of the copy lacks {missing}"
             return
+        if content is not None and found.content != content:
+            yield f"version {version} of the copy does not say what that version says"
         lacks = {*found.content.values(), node_file(root).system[LAKEHOUSE_DEF]} - files.keys()
         yield from (f"version {version} of the copy lacks {path}" for path in sorted(lacks))
 
@@ -474,24 +476,6 @@ class Oracle:
             actor = self.world.copy_tried.get(txn)
             if newest.oldest_version <= named.version <= newest.version and actor in certain and txn not in told:
                 yield f"{actor} was refused, but version {named.version} of the copy is its own"
-
-    def copied(self, version: int, files: dict[str, bytes]) -> Iterator[str]:
-        """Yield what is wrong with a version at the copy."""
-        root = files.get(root_path(version))
-        if root is None:
-            yield f"the copy has no root of version {version}"
-            return
-        if self.world.is_damaged(version, root):
-            return
-        try:
-            found = tree(root, files)
-        except KeyError as missing:
-            yield f"version {version} of the copy lacks {missing}"
-            return
-        if found.content != self.tree(self.world.history[version]).content:
-            yield f"version {version} of the copy does not say what that version says"
-        elif not {*found.content.values(), node_file(root).system[LAKEHOUSE_DEF]} <= files.keys():
-            yield f"version {version} of the copy lacks definitions"
 
     def taken_back(self) -> Iterator[str]:
         """What was restored from the copy says what some version said."""

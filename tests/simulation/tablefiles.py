@@ -1,4 +1,4 @@
-"""Which files the metadata of an Iceberg table need, read by PyIceberg's own readers: none of the product's.
+"""Which files the metadata of an Iceberg table need, read by fastavro: by none of the product's readers.
 
 And a commit of deletes by position, which PyIceberg reads and does not write.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import io
 import json
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
-from pyiceberg.io import FileIO, InputFile, OutputFile
+import fastavro
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -20,7 +20,6 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestWriterV2,
-    read_manifest_list,
     write_manifest_list,
 )
 from pyiceberg.table import Table
@@ -30,42 +29,8 @@ from pyiceberg.typedef import Record
 
 from tests.simulation.store import ROOT
 
-
-class _Held(InputFile):
-    def __init__(self, files: Mapping[str, bytes], location: str) -> None:
-        super().__init__(location)
-        self._data = files[location.removeprefix(ROOT)]
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def exists(self) -> bool:
-        """Return whether it is there: it was held."""
-        return True
-
-    def open(self, seekable: bool = True) -> Any:
-        """Open it for reading."""
-        return io.BytesIO(self._data)
-
-
-class _HeldIO(FileIO):
-    def __init__(self, files: Mapping[str, bytes]) -> None:
-        super().__init__()
-        self._files = files
-
-    def new_input(self, location: str) -> InputFile:
-        """Return a file for reading."""
-        return _Held(self._files, location)
-
-    def new_output(self, location: str) -> OutputFile:
-        """Refuse to write."""
-        raise NotImplementedError(location)
-
-    def delete(self, location: str | InputFile | OutputFile) -> None:
-        """Refuse to delete."""
-        raise NotImplementedError(str(location))
-
-
+_DELETED: Final = 2
+"""The status of a manifest's entry that names a file which its snapshot no longer has."""
 _KNOWN: dict[tuple[str, bytes], frozenset[str]] = {}
 
 
@@ -73,16 +38,20 @@ def files_of(files: Mapping[str, bytes], metadata: str) -> frozenset[str]:
     """Return the paths of all files that table metadata refer to, and their own, among files that ever were."""
     data = files[metadata]
     if (metadata, data) not in _KNOWN:
-        held, found = _HeldIO(files), {metadata}
         content = json.loads(data)
-        found |= {each["statistics-path"] for each in content.get("statistics", ())}
+        found = {metadata} | {each["statistics-path"] for each in content.get("statistics", ())}
         for snapshot in content["snapshots"]:
             found.add(snapshot["manifest-list"])
-            for manifest in read_manifest_list(held.new_input(snapshot["manifest-list"])):
-                found.add(manifest.manifest_path)
-                found |= {each.data_file.file_path for each in manifest.fetch_manifest_entry(held)}
+            for manifest in _rows_of(files, snapshot["manifest-list"]):
+                found.add(manifest["manifest_path"])
+                entries = _rows_of(files, manifest["manifest_path"])
+                found |= {each["data_file"]["file_path"] for each in entries if each["status"] != _DELETED}
         _KNOWN[metadata, data] = frozenset(path.removeprefix(ROOT) for path in found)
     return _KNOWN[metadata, data]
+
+
+def _rows_of(files: Mapping[str, bytes], location: str) -> Iterator[Any]:
+    return fastavro.reader(io.BytesIO(files[location.removeprefix(ROOT)]))
 
 
 class _Deletes(ManifestWriterV2):

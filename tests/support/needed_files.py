@@ -1,8 +1,8 @@
 """Which files of Iceberg tables the retained versions of a lakehouse on this disk need: read independently.
 
 Written from the published format and Iceberg's specification. It shares no code with the product: nodes are read with
-pyarrow, definitions by the few lines below, Avro with fastavro. It is slow, and it forgives nothing but what cannot be
-read: such a file names nothing here, and the product has its own tests for that.
+pyarrow, definitions by the judge's few lines, Avro with fastavro. It is slow, and it forgives nothing but what cannot
+be read: such a file names nothing here, and the product has its own tests for that.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
 import fastavro
 import pyarrow as pa
+
+from tests.model.wire import read_fields
 
 _ROOT_NAME: Final = re.compile(r"_([01]{32})\.ipc")
 _BOUNDARY: Final = "_oldest_version.txt"
@@ -168,36 +171,11 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-
-
 def _fields(data: bytes, number: int) -> list[bytes]:
     """Return the values with a length of one field of a protobuf message."""
-    found, at = list[bytes](), 0
-    try:
-        while at < len(data):
-            tag, at = _varint(data, at)
-            kind = tag & 7
-            if kind == 0:
-                _, at = _varint(data, at)
-                continue
-            if kind in (1, 5):
-                at += 8 if kind == 1 else 4
-                continue
-            size, at = _varint(data, at)
-            if tag >> 3 == number:
-                found.append(data[at : at + size])
-            at += size
-    except IndexError:
-        return found
-    return found
+    with suppress(AssertionError, IndexError):  # what cannot be read
+        return [each for each in read_fields(data).get(number, []) if isinstance(each, bytes)]
+    return []
 
 
 # --- Iceberg ---
