@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import pytest
@@ -17,6 +18,7 @@ _TABLE: Final = ("a", "t")
 _FILE: Final = f"/lakes/{_OWN}/data/x%20y.parquet"
 
 
+@functools.cache
 def _signer(**options: str) -> RequestSigner:
     given = {"key": "k3y", "secret": "s3cret", "endpoint_url": _SERVER, "region": "eu-central-1"}
     signer = RequestSigner(S3Storage("s3://lakes/prod/", given | options))

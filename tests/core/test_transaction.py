@@ -367,34 +367,6 @@ def test_of_two_that_overlap_both_commit_or_the_later_one_conflicts(
     assert [] == list(reopened(lake).check(definitions=True))
 
 
-def test_write_skew_is_possible_under_snapshot_and_refused_under_serializable(lake: Lakehouse) -> None:
-    """The marbles: each turns all marbles of one colour, as it sees them, into the other."""
-
-    def turn(txn: Transaction, old: str, new: str) -> None:
-        for name in txn.tables("other"):
-            if txn.table("other", name).properties["colour"] == old:
-                txn.alter_table("other", name, properties={"colour": new})
-
-    for isolation in (SNAPSHOT, SERIALIZABLE):
-        for name, colour in (("m1", "black"), ("m2", "white")):
-            if isolation == SNAPSHOT:
-                do(lake, lambda t, n=name, c=colour: t.create_table("other", n, properties={"colour": c}))
-            else:
-                do(lake, lambda t, n=name, c=colour: t.alter_table("other", n, properties={"colour": c}))
-        lake.refresh()
-        one, two = lake.transaction(isolation=isolation), lake.transaction(isolation=isolation)
-        turn(one, "black", "white")
-        turn(two, "white", "black")
-        one.commit()
-        if isolation == SNAPSHOT:
-            two.commit()
-        else:
-            with pytest.raises(CommitConflict):
-                two.commit()
-        colours = [reopened(lake).table("other", name).properties["colour"] for name in ("m1", "m2")]
-        assert (["white", "black"] if isolation == SNAPSHOT else ["white", "white"]) == colours
-
-
 @BOTH
 @pytest.mark.parametrize("operation", ["rollback", "load", None, "something"])
 def test_what_replaced_the_whole_tree_conflicts_with_everything(

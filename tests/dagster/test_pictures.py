@@ -9,12 +9,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project.metadata import pictures, reports
-from pipelines import stats
-from pipelines.reports.sketch import WIDTH, Strip, sketch, spread
-from pipelines.reports.summary import human_bytes
+from dagster_project.metadata import pictures
+from pipelines.reports.sketch import WIDTH, Strip, sketch
 from pipelines.tables_health import TableHealth
-from tests.support.lakes import compacted
 from trinitylake_core import Lakehouse
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -46,11 +43,6 @@ def test_a_sketch_reads_no_more_than_it_shows(lake: Lakehouse) -> None:
     assert [len(strip.fill) for strip in whole] == [strip.nodes for strip in whole]
     assert all(0.5 < few.nodes / all_.nodes < 2 for few, all_ in zip(strips, whole, strict=True))
     assert cold.storage.counts.requests() - before <= 3 * (len(strips) - 1)
-
-
-def test_spread_takes_the_first_and_comes_to_the_end() -> None:
-    assert [0, 2, 5, 7] == spread(range(10), 4)
-    assert [1, 2] == spread([1, 2], 4)
 
 
 def test_pictures_are_small_and_have_no_background(lake: Lakehouse) -> None:
@@ -87,33 +79,3 @@ def test_a_picture_of_any_tree_has_as_many_marks_as_a_page_can_show(
         assert all(len(each.patches) + len(each.lines) <= 2 * 60 for each in axes)
         assert leaves in axes[-1].get_ylabel()
         assert (6.8, 3.55) == tuple(figure.get_size_inches().round(2))
-
-
-def test_the_levels_of_a_tree_are_sentences_with_units(lake: Lakehouse) -> None:
-    """On the page of an asset a table of numbers in more columns is cut off at the right."""
-    deep = stats.deep(lake)
-    shown = reports.of_deep(deep)["levels"]
-    assert ["height", "nodes", "holds"] == [column.name for column in shown.schema.columns]
-    root, level = shown.records[0].data, deep.levels[0]
-    assert (level.height, level.nodes) == (root["height"], root["nodes"])
-    filled = (
-        f"{level.keys} keys ({level.fill:.0%} full), {level.messages} buffered messages, {human_bytes(level.bytes)}"
-    )
-    assert filled == root["holds"]
-
-
-def test_markers_of_the_timeline_are_not_cut_off_at_the_edge(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A marker at the highest value is drawn whole: half of it is above the line."""
-    drawn: list[Any] = []
-    monkeypatch.setattr(pictures, "_draw_markdown", lambda figure, _: drawn.append(figure))
-    compacted(lake)
-    pictures.timeline([*lake.refresh().history()])
-    (figure,) = drawn
-    figure.draw_without_rendering()
-    top = figure.axes[0]
-    points = [line.get_transform().transform(line.get_xydata()) for line in top.lines if line.get_marker() != "None"]
-    labels = [each.get_text() for each in figure.axes[1].get_xticklabels()]
-    assert (len(labels), "version 0\n") == (len(set(labels)), labels[0][:10])
-    half = max(line.get_markersize() for line in top.lines) * figure.dpi / 72 / 2
-    assert points
-    assert all((each[:, 1] + half <= top.bbox.y1).all() for each in points)

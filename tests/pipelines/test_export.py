@@ -22,7 +22,6 @@ from trinitylake_core.commits.changes import SameContent, commit_summary
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import NotALakehouse, ReadOnly, VersionExpired
 from trinitylake_core.locations import root_path
-from trinitylake_core.storage import open_storage
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.transactions import edits
 
@@ -179,39 +178,6 @@ def test_on_s3(lake: Lakehouse, moto_server: S3Server) -> None:
 
 
 # -- repeated ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("config", [HERE, HISTORY], ids=["version", "history"])
-def test_a_second_export_copies_only_what_is_new(lake: Lakehouse, target: str, config: export.Config) -> None:
-    run(lake, target, config)
-    first = files(target)
-    change(lake, 100)
-    versions = range(lake.version - 99, lake.version + 1) if config.history else [lake.version]
-    new = set().union(*(reached(lake.at(version=version)) for version in versions)) - set(first)
-    new -= set() if config.history else {lake.root_node.definition_path}
-    nodes = {path for path in new if "-node-" in path}
-    storage = open_storage(target, FAST)
-    done = export.run(lake, storage, config)
-    assert (len(new - nodes), len(nodes), len(versions)) == (
-        done.definitions_copied,
-        done.nodes_copied,
-        done.roots_created,
-    )
-    assert len(versions) == storage.counts.create
-    roots = {root_path(version) for version in versions}
-    assert new | roots == set(files(target)) - set(first)
-    assert (lake.digest(), []) == (opened(target).digest(), list(opened(target).check(definitions=True)))
-    if not config.history:
-        assert 1 == done.roots_removed
-        assert roots == {path for path in files(target) if path.endswith(".ipc") and path.startswith("_")}
-    again = export.run(lake, storage, config)
-    assert (0, 0, 0, 0, 0) == (
-        again.definitions_copied,
-        again.nodes_copied,
-        again.roots_created,
-        again.roots_removed,
-        again.bytes_copied,
-    )
 
 
 @pytest.mark.parametrize("config", [HERE, HISTORY], ids=["version", "history"])

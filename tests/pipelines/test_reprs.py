@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +32,7 @@ from pipelines import (
 from pipelines.job import dry_run
 from pipelines.session import SessionConfig
 from tests.support.lakes import new_lake
-from trinitylake_core import Lakehouse, RecoveryTarget, Transaction, Violation
+from trinitylake_core import Lakehouse, Transaction
 
 LONG = 4000
 """Characters that fill a screen."""
@@ -63,39 +62,6 @@ def shown(value: Any, *expected: str) -> str:
     assert len(text) < LONG
     assert [] == [each for each in expected if each not in text], text
     return text
-
-
-def test_what_the_library_hands_out(lake: Lakehouse) -> None:
-    shown(lake, lake.root, "version=21")
-    shown(lake.info(), "version=21", "operation='snapshot'")
-    shown(lake.stats(), "version=21", "tables=200")
-    entry = next(lake.objects(kind="table"))
-    assert entry.key not in shown(entry, "kind='table'", "name='t0'")
-    change = next(lake.diff(0, 1))
-    assert change.key not in shown(change, "change='added'", "kind='namespace'", "'n0'")
-    shown(lake.snapshots()[0], "name='daily'", "version=20")
-    shown(lake.alter({"a": "b"}, dry_run=True), "changes={'a': (None, 'b')}")
-    shown(RecoveryTarget(version=1), "version=1")
-    shown(Violation("I12", "f", "m", "h"), "'I12'")
-    info = lake.table_info("n0", "t0")
-    shown(info, "namespace='n0'", "name='t0'", "schema=<id>", "format='ICEBERG'")
-    assert [] == [name for name in re.findall(r"[(,] ?(\w+)=", repr(info)) if not hasattr(info, name)]
-    shown(lake.view_info("n0", "v0"), "'n0', 'v0'", "SELECT 1")
-    shown(lake.namespace_info("n0"), "'n0'")
-    shown(lake.backend, lake.root)
-    shown(lake.backend.versions, lake.root)
-    shown(lake.root_node, "version=21")
-
-
-def test_a_transaction_says_how_far_it_is(lake: Lakehouse) -> None:
-    txn = Lakehouse.open(lake.storage).transaction()
-    txn.create_namespace("x")
-    shown(txn, txn.id, "open", f"base_version={txn.base_version}", "changes=1")
-    txn.abort()
-    shown(txn, "ended")
-    with Lakehouse.open(lake.storage).transaction() as nothing:
-        pass
-    shown(nothing, f"version={nothing.version}")
 
 
 def test_a_plan_of_a_thousand_changes_shows_the_first_and_how_many_there_are(lake: Lakehouse) -> None:

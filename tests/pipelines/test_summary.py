@@ -15,7 +15,7 @@ from pipelines.cli.report import summarise
 from pipelines.diff import Report as Difference
 from pipelines.expire import Report as Expired
 from pipelines.reach.sweep import Size, UnknownFiles
-from pipelines.reports.summary import count, tables_of
+from pipelines.reports.summary import tables_of
 from tests.pipelines.conftest import Run as Ran
 from tests.support.clock import Clock
 from trinitylake_core import Change, Lakehouse
@@ -45,54 +45,6 @@ def lake(tmp_path: Path, clock: Clock) -> Lakehouse:
             txn.create_namespace(f"n{number}")
     clock.forward(millis=LATER)
     return lake
-
-
-def test_the_life_of_a_lakehouse_in_sentences(run: Run, lake: Lakehouse, tmp_path: Path) -> None:
-    """Dry run, done, and nothing to do, of each job."""
-    root, copy, up = lake.root, (tmp_path / "copy").as_uri() + "/", (tmp_path / "up").as_uri() + "/"
-    source, plan = tmp_path / "o.jsonl", (tmp_path / "plan.parquet").as_uri()
-    source.write_text('{"create_namespace": {"namespace": "z"}}\n')
-    planned = run("compact", root, "--dry-run")
-    assert ["dry run, nothing was changed: 4 messages would be pushed down, with at most 1 node"] == [
-        planned[0].partition(" (")[0]
-    ]
-    done = run("compact", root)
-    assert done[0].startswith("version 5 committed: 4 messages pushed down, 1 node written, ")
-    assert (1, True) == (len(done), done[0].endswith(", proved to mean what was there before"))
-    assert ["nothing to do: no message is buffered in version 5"] == run("compact", root)
-    loads = ["load", root, str(source)]
-    assert ["dry run, nothing was changed", "objects: 1 added, from 1 file (41 B)"] == run(*loads, "--dry-run")
-    assert ["version 6 committed; it holds 5 objects", "objects: 1 added, from 1 file (41 B)"] == run(*loads)
-    assert ["nothing to do", "objects: 1 skipped, from 1 file (41 B)"] == run(*loads, "--existing", "skip")
-    planned = run("export", root, copy, "--dry-run")
-    assert f"dry run, nothing was changed: {copy} would hold version 6" == planned[0]
-    assert (2, "to copy: 6 definitions, 0 nodes, 1 root") == (len(planned), planned[1].rpartition(", ")[0])
-    assert f"{copy} holds version 6" == run("export", root, copy)[0]
-    assert [f"nothing to copy: {copy} holds version 6 already, 7 files"] == run("export", root, copy)
-    expire = ["expire", root, "--keep-last", "2", "--older-than", "0s"]
-    assert (
-        "dry run, nothing was changed: versions 0 to 4 would expire, versions 5 to 6 stay"
-        == run(*expire, "--dry-run")[0]
-    )
-    assert (
-        f"plan written to {plan}, nothing was changed: versions 0 to 4 would expire, versions 5 to 6 stay"
-        == (run(*expire, "--plan-to", plan)[0])
-    )
-    done = run(*expire)
-    assert "version 7 committed: versions 0 to 4 expired, versions 5 to 6 stay" == done[0]
-    assert (2, True) == (len(done), done[1].startswith("5 roots deleted, "))
-    assert "nothing expires: versions 5 to 7 stay" == run(*expire)[0]
-    assert "nothing to do: 0 orphans (0 B) among " == run("clean", root, "--older-than", "60d")[0][:37]
-    assert [f"dry run, nothing was changed: {up} would hold version 7 of {root}, 5 objects"] == (
-        run("upgrade", root, up, "--dry-run")
-    )
-    assert f"{up} holds version 7 of {root}, 5 objects, as version 0" == run("upgrade", root, up)[0]
-
-
-def test_a_cleaning_says_what_it_leaves_alone(run: Run, lake: Lakehouse, tmp_path: Path) -> None:
-    (tmp_path / "lake/README.txt").write_text("mine")
-    done = run("clean", lake.root, "--dry-run")
-    assert "not of this lakehouse, left alone: 1 file, 4 B: README.txt" == done[-1]
 
 
 @pytest.mark.parametrize("name", ["compact", "expire", "clean", "export", "load", "upgrade"])
@@ -125,13 +77,6 @@ def test_what_could_not_be_deleted_is_named() -> None:
         "kept, because they are younger than 1d: 3 files, 2.0 KiB",
         "not of this lakehouse, left alone: 0 files, 0 B: nested/",
     ] == list(left.summary())
-
-
-def test_counts_are_in_english() -> None:
-    counted = [(1, "file"), (0, "file"), (1234, "entry"), (1, "entry"), (2, "key"), (None, "file")]
-    assert ["1 file", "0 files", "1,234 entries", "1 entry", "2 keys", "an unknown number of files"] == [
-        count(number, what) for number, what in counted
-    ]
 
 
 def test_people_see_the_first_rows_of_a_table_and_how_many_more_there_are() -> None:
