@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,12 +17,12 @@ from dagster_project.fleet_health import Reason
 from dagster_project.scope import FLEET, PARTITION_TAG, last_evaluation, sensor_of
 from dagster_project.supervised import SENT_AS
 from pipelines.source.lakehouses import look_up
+from pipelines.webhook import post_json
 
 CHECK_CHANGES: Final = "check_changes"
 """The sensor that sends what fails besides runs, see :mod:`dagster_project.check_alerts`."""
 TOLD: Final = "told"
 """The key of its cursor with the lakehouses that it has sent, by the problem of their storage."""
-_TIMEOUT_SECONDS: Final = 10.0
 _MAX_ERROR: Final = 2000
 ERROR: Final = "error"
 WARNING: Final = "warning"
@@ -224,13 +222,7 @@ def _error(event: dg.DagsterEvent) -> str:
 
 def post(url: str, payload: dict[str, Any]) -> None:
     """Send JSON to a URL. Raises ``OSError`` if that fails; the message shows no part of the URL."""
-    request = urllib.request.Request(  # noqa: S310 - the scheme was checked
-        url, json.dumps(payload).encode(), {"Content-Type": "application/json"}, method="POST"
-    )
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):  # noqa: S310 - the same
-            pass
+        post_json(url, json.dumps(payload).encode())
     except OSError as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()
         raise OSError(f"the webhook of lakehouses.yaml did not accept the message: {error}") from None

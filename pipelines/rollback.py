@@ -200,7 +200,7 @@ class _Rollback(RecoveryRun[Config, Report]):
             rollback.add_findings(prover.find_damaged(changes))
 
         def report(plan: RecoveryPlan, **more: Any) -> Report:
-            requests = meter.requests() + prover.requests_in_tasks()
+            requests = meter.requests() + prover.requests_in_tasks
             return Report(nodes_checked=plan.nodes_proved, requests=requests, **prover.figures_of(plan), **more)
 
         return self.finish(rollback.proved_plan(), storage, rollback.commit, report)

@@ -37,6 +37,7 @@ class DefinitionProver:
         definitions: how many were proved; ``tables`` of them are of Iceberg tables whose metadata file exists, and
             ``tables_unknown`` of those for which this cannot be told from here.
         bytes: how many were read.
+        requests_in_tasks: about how many requests tasks made, which the storage here did not count.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class DefinitionProver:
         self.tables = 0
         self.tables_unknown = 0
         self.bytes = 0
+        self.requests_in_tasks = 0
         self._storage = storage
         self._spark = spark
         self._wanted_engine = engine
@@ -81,14 +83,11 @@ class DefinitionProver:
             )
         self.bytes += self.engine.not_counted(read_in_tasks)
         self.bytes += sum(spent.bytes_read for spent in meter.list_spent())
+        self.requests_in_tasks += self.engine.not_counted(len(named) + found.counts[TABLES])
         self.tables += found.counts[TABLES]
         self.tables_unknown += found.counts[TABLES_UNKNOWN]
         self._progress(DEFINITIONS, self.definitions, None)
         return list(found.violations())
-
-    def requests_in_tasks(self) -> int:
-        """Return about how many requests the tasks of an engine made, which the storage here did not count."""
-        return self.engine.not_counted(self.definitions + self.tables)
 
     def figures_of(self, plan: RecoveryPlan) -> dict[str, Any]:
         """Return what the report of a recovery has of its plan, and of what was proved for it."""

@@ -19,8 +19,8 @@ class SparkUsage:
         application_id: the name by which Spark's UI, its history server and the cluster know it.
         master: where its tasks run.
         ui: the address of Spark's own UI; ``None`` where it has none.
-        executors: how many processes run tasks; in ``local`` mode the driver is the one. ``None``: unknown, as over
-            Spark Connect, whose server does not tell its clients.
+        executors: how many processes run tasks; in ``local`` mode the driver is the one, on a cluster it is none.
+            ``None``: unknown, as over Spark Connect, whose server does not tell its clients.
         tasks: how many tasks have ended; ``None``: unknown, and so are ``stages`` and ``task_seconds``.
         shuffle_bytes: what tasks wrote for others to read, in bytes; ``None``: unknown.
         stages: how many stages have ended.
@@ -57,24 +57,22 @@ def measure_usage(spark: SparkSession) -> SparkUsage:
             application_id=spark.conf.get("spark.app.id", None) or "unknown",
             master=spark.conf.get("spark.master", None) or "a Spark Connect server",
         )
-    context = spark.sparkContext
+    context: Any = spark.sparkContext
     # Spark's public API for Python tells executors and tasks only by its UI, which may be switched off
     store = context._jsc.sc().statusStore()  # noqa: SLF001
     executors = _list_rows(store.executorList(True))
-    jobs = _list_rows(store.jobsList(None))
-    workers = []
-    for each in executors:
-        if each.id() != "driver" and each.isActive():
-            workers.append(each)
+    no_quantiles = context._gateway.new_array(context._jvm.double, 0)  # noqa: SLF001 - the same
+    stages = _list_rows(store.stageList(None, False, False, no_quantiles, None))
+    workers = sum(each.id() != "driver" and each.isActive() for each in executors)
     return SparkUsage(
         application_id=context.applicationId,
         master=str(context.master),
         ui=context.uiWebUrl,
-        executors=len(workers) or 1,
+        executors=workers or int(context._jsc.sc().isLocal()),  # noqa: SLF001 - the same
         tasks=sum(each.completedTasks() for each in executors),
         shuffle_bytes=sum(each.totalShuffleWrite() for each in executors),
-        stages=sum(each.numCompletedStages() for each in jobs),
-        task_seconds=sum(each.totalDuration() for each in executors) / 1000,
+        stages=sum(each.status().toString() == "COMPLETE" for each in stages),
+        task_seconds=sum(each.executorRunTime() for each in stages) / 1000,  # of the driver its executor has the uptime
     )
 
 

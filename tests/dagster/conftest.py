@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, BrowserContext, FloatRect, Page, expect
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import define_lakehouses
 from dagster_project.resources import SparkResource
+from tests.support import fleets
 from tests.support.browser import WINDOW, NoBrowser, browser, screenshot
 from tests.support.lakes import compacted, in_memory
 from tests.support.pages import PATIENCE
@@ -51,6 +52,13 @@ def filled(root: str, commits: int = 6, **more: Any) -> Lakehouse:
             for table in range(10):
                 txn.create_table("sales", f"t{commit}_{table}", schema=pa.schema([("id", pa.int64())]))
     return lake.refresh()
+
+
+@pytest.fixture
+def webhook() -> Iterator[fleets.Webhook]:
+    """Return a server on this machine that keeps what it is sent."""
+    with fleets.webhook("/secret-path") as told:
+        yield told
 
 
 @pytest.fixture(scope="package", autouse=True)

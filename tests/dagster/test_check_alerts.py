@@ -19,10 +19,10 @@ from dagster_project.factory import define_lakehouses, fleet
 from dagster_project.notifications import find_reported_storage
 from dagster_project.processes.dead_runs import free_slots_of_ended_runs
 from dagster_project.scope import FLEET, PARTITION_TAG
-from tests.dagster.test_notifications import Received, keep_cursor, tick_of, webhook
+from tests.dagster.test_notifications import keep_cursor, tick_of
+from tests.support.fleets import Webhook
 from trinitylake_core import NotALakehouse, StorageDenied, StorageError, TrinityLakeError, UnsafeStorage
 
-__all__ = ["webhook"]
 BACKUP = dg.AssetKey(["lakehouse", "sales", "backup"])
 VERIFIED = "backup_verified"
 POOL = "lakehouse_sales"
@@ -58,7 +58,7 @@ def evaluated(instance: dg.DagsterInstance, *, passed: bool, severity: str = "ER
     assert subset.execute_in_process(instance=instance).success
 
 
-def tick(webhook: Received, instance: dg.DagsterInstance, cursor: str | None, *checks: str) -> str:
+def tick(webhook: Webhook, instance: dg.DagsterInstance, cursor: str | None, *checks: str) -> str:
     """Evaluate the sensor over definitions that have the checks."""
     notifications = Notifications.model_validate({"webhook": webhook.url, "ui": "https://dagster.local"})
     (sensor,) = check_alerts.check_sensors(notifications)
@@ -69,7 +69,7 @@ def tick(webhook: Received, instance: dg.DagsterInstance, cursor: str | None, *c
 
 
 def test_a_check_that_fails_is_sent_once_and_once_when_it_passes_again(
-    webhook: Received, instance: dg.DagsterInstance
+    webhook: Webhook, instance: dg.DagsterInstance
 ) -> None:
     cursor = tick(webhook, instance, None)
     assert [] == webhook.messages
@@ -87,7 +87,7 @@ def test_a_check_that_fails_is_sent_once_and_once_when_it_passes_again(
     assert "does not fail any more" in webhook.messages[-1]["text"]
 
 
-def test_a_message_links_to_the_check_that_failed(webhook: Received, instance: dg.DagsterInstance) -> None:
+def test_a_message_links_to_the_check_that_failed(webhook: Webhook, instance: dg.DagsterInstance) -> None:
     evaluated(instance, passed=False)
     tick(webhook, instance, None)
     (message,) = webhook.messages
@@ -95,7 +95,7 @@ def test_a_message_links_to_the_check_that_failed(webhook: Received, instance: d
     assert page == message["url"]
 
 
-def test_an_asset_that_becomes_overdue_is_sent_once(webhook: Received, instance: dg.DagsterInstance) -> None:
+def test_an_asset_that_becomes_overdue_is_sent_once(webhook: Webhook, instance: dg.DagsterInstance) -> None:
     """As Dagster's daemon judges it. On the first day nothing is late, and no snapshot is missing."""
     began = tick(webhook, instance, None)
     cursor = began.replace(json.loads(began)["since"], "0")
@@ -121,18 +121,18 @@ def test_an_asset_that_becomes_overdue_is_sent_once(webhook: Received, instance:
     assert "lakehouse/sales/backup is overdue" in webhook.messages[1]["text"]
 
 
-def test_what_the_webhook_refuses_is_sent_again(webhook: Received, instance: dg.DagsterInstance) -> None:
+def test_what_the_webhook_refuses_is_sent_again(webhook: Webhook, instance: dg.DagsterInstance) -> None:
     evaluated(instance, passed=False)
     webhook.status = 500
     cursor = tick(webhook, instance, None)
     webhook.status = 200
-    webhook.messages.clear()
+    webhook.received.clear()
     tick(webhook, instance, cursor)
     assert 1 == len(webhook.messages)
 
 
 def test_a_warning_is_sent_as_a_warning_and_again_when_it_is_an_error(
-    webhook: Received, instance: dg.DagsterInstance
+    webhook: Webhook, instance: dg.DagsterInstance
 ) -> None:
     """After a snapshot the newest version was damaged, too, and nobody was told; after a repair of that, once more."""
     cursor = None
@@ -148,7 +148,7 @@ def test_a_warning_is_sent_as_a_warning_and_again_when_it_is_an_error(
 
 
 def test_what_a_backup_warned_of_with_its_lakehouse_does_not_begin_where_that_ends(
-    webhook: Received, instance: dg.DagsterInstance
+    webhook: Webhook, instance: dg.DagsterInstance
 ) -> None:
     """The nightly run proves the lakehouse first. If the backup warns again after that, it is sent."""
     cursor = None
@@ -161,7 +161,7 @@ def test_what_a_backup_warned_of_with_its_lakehouse_does_not_begin_where_that_en
         (assets.INTEGRITY, True, ["integrity", "info"]),
         (VERIFIED, True, [VERIFIED, "info"]),
     ):
-        webhook.messages.clear()
+        webhook.received.clear()
         evaluated(instance, passed=passed, severity="WARN", check=check)
         for _ in range(2):
             cursor = tick(webhook, instance, cursor, assets.INTEGRITY, VERIFIED)
@@ -170,13 +170,13 @@ def test_what_a_backup_warned_of_with_its_lakehouse_does_not_begin_where_that_en
 
 @pytest.mark.parametrize(("severity", "sent"), [("ERROR", ["error"]), ("WARN", [])])
 def test_after_an_upgrade_what_was_known_to_fail_is_sent_once_as_an_error(
-    webhook: Received, instance: dg.DagsterInstance, severity: str, sent: list[str]
+    webhook: Webhook, instance: dg.DagsterInstance, severity: str, sent: list[str]
 ) -> None:
     """An older release noted no severity: what it had sent as a warning, and is an error by now, was sent to nobody."""
     evaluated(instance, passed=False, severity="WARN")
     cursor = tick(webhook, instance, None)
     assert cursor is not None
-    webhook.messages.clear()
+    webhook.received.clear()
     evaluated(instance, passed=False, severity=severity)
     tick(webhook, instance, tick(webhook, instance, cursor.replace(" (warning)", "")))
     assert sent == [each["severity"] for each in webhook.messages]
@@ -193,7 +193,7 @@ DOWN = StorageError("no answer")
 
 @pytest.mark.parametrize("layout", ["assets", "partitions"])
 def test_one_dead_endpoint_is_one_message_with_its_lakehouses(
-    layout: str, webhook: Received, instance: dg.DagsterInstance
+    layout: str, webhook: Webhook, instance: dg.DagsterInstance
 ) -> None:
     """It was one for each. They fail one after the other, so it is sent when it has lasted; its key closes it.
 
@@ -216,7 +216,7 @@ def test_one_dead_endpoint_is_one_message_with_its_lakehouses(
         ({"sales": DOWN, "logs": nowhere, "hr": DOWN}, [], ["sales", "hr"]),
         ({}, None, []),
     ):
-        webhook.messages.clear()
+        webhook.received.clear()
         report_unreachable(instance, settings, failing, in_fleet=in_fleet)
         cursor = tick_of(repository, instance, cursor, seconds=100.0)
         keep_cursor(instance, cursor)
@@ -238,7 +238,7 @@ def is_left_out(instance: dg.DagsterInstance, settings: LakehouseSettings, *, in
     return bool(find_reported_storage(instance, run, pages))
 
 
-def test_a_storage_that_comes_and_goes_is_one_message(webhook: Received, instance: dg.DagsterInstance) -> None:
+def test_a_storage_that_comes_and_goes_is_one_message(webhook: Webhook, instance: dg.DagsterInstance) -> None:
     """It was none: each return began the time anew for which it has to last."""
     settings = (LakehouseSettings.model_validate(STANZAS[0]),)
     told = Notifications.model_validate({"webhook": webhook.url})
@@ -255,7 +255,7 @@ def test_a_storage_that_comes_and_goes_is_one_message(webhook: Received, instanc
 
 @pytest.mark.parametrize("of_one", [StorageDenied("no access"), UnsafeStorage("no conditional writes")], ids=type)
 def test_what_one_lakehouse_is_refused_is_no_failure_of_its_storage(
-    of_one: StorageError, webhook: Received, instance: dg.DagsterInstance
+    of_one: StorageError, webhook: Webhook, instance: dg.DagsterInstance
 ) -> None:
     """It was: an outage of the storage was no change as long as one lakehouse there had no access."""
     settings = tuple(LakehouseSettings.model_validate(each) for each in STANZAS[:2])
@@ -327,7 +327,7 @@ def test_the_slot_of_a_run_that_has_ended_is_freed_and_no_other(instance: dg.Dag
 
 
 @pytest.mark.parametrize("check", sorted(check_alerts._NOT_SENT))
-def test_what_others_send_or_mend_is_not_sent(check: str, webhook: Received, instance: dg.DagsterInstance) -> None:
+def test_what_others_send_or_mend_is_not_sent(check: str, webhook: Webhook, instance: dg.DagsterInstance) -> None:
     evaluated(instance, passed=False, check=check)
     tick(webhook, instance, None, check)
     assert [] == webhook.messages

@@ -28,11 +28,11 @@ from dagster_project.schedule import DUE_TAG
 from dagster_project.scope import FLEET, PARTITION_TAG
 from dagster_project.supervised import with_advice
 from tests.dagster.conftest import filled
-from tests.dagster.test_notifications import Received, failed_run, webhook
+from tests.dagster.test_notifications import failed_run
+from tests.support.fleets import Webhook
 
 SCHEDULED = {"dagster/schedule_name": "sales_eu_maintenance_schedule", LAKEHOUSE_TAG: "sales_eu"}
 DUE = "2026-11-22T03:00:00+00:00"
-__all__ = ["webhook"]
 
 
 def killed(definitions: dg.Definitions, instance: dg.DagsterInstance, tags: dict[str, str]) -> dg.DagsterRun:
@@ -252,7 +252,7 @@ def test_what_died_long_ago_is_left_to_the_schedule(
 
 
 def test_the_webhook_hears_of_the_first_death_and_of_the_last(
-    webhook: Received, defs: dg.Definitions, instance: dg.DagsterInstance
+    webhook: Webhook, defs: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     (sensor,) = failure_sensors(Notifications.model_validate({"webhook": webhook.url}))
     tell: Callable[[Any], object] = sensor

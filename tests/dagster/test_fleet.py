@@ -23,11 +23,9 @@ from pipelines import export
 from pipelines.engine.deadline_pool import DeadlinePool
 from pipelines.reports.summary import utc
 from tests.dagster.conftest import filled
-from tests.dagster.test_notifications import Received, webhook
+from tests.support.fleets import Webhook
 from tests.support.surgery import directory_of
 from trinitylake_core import Lakehouse
-
-__all__ = ["webhook"]  # a fixture
 
 
 class Lakes:
@@ -38,7 +36,7 @@ class Lakes:
         self.path = directory / "lakehouses.yaml"
         self.stanzas: dict[str, dict[str, Any]] = {}
         self.cursor: str | None = None
-        self.told: Received | None = None
+        self.told: Webhook | None = None
 
     def add(self, name: str, commits: int | None = 1, **more: Any) -> Lakehouse | None:
         """Add a stanza, and a lakehouse unless ``commits`` is ``None``."""
@@ -322,7 +320,7 @@ def test_maintenance_of_a_lakehouse_that_cannot_be_opened_waits_until_it_can(on_
 
 
 def test_each_that_cannot_be_opened_is_told_once_and_holds_up_nobody(
-    lakes: Lakes, webhook: Received, instance: dg.DagsterInstance
+    lakes: Lakes, webhook: Webhook, instance: dg.DagsterInstance
 ) -> None:
     """Missing, damaged, and a stanza with a mistake: a failing check with advice and a message for each."""
     lakes.told = webhook
@@ -614,7 +612,7 @@ def test_queued_runs_of_a_lakehouse_that_left_the_fleet_are_cancelled_with_a_sen
     ],
 )
 def test_a_stanza_without_a_name_is_seen_and_sent_and_takes_no_lakehouse_away(
-    lakes: Lakes, instance: dg.DagsterInstance, webhook: Received, name: dict[str, Any], shown: str, said: str
+    lakes: Lakes, instance: dg.DagsterInstance, webhook: Webhook, name: dict[str, Any], shown: str, said: str
 ) -> None:
     """Its partition and its queued runs vanished. Now ``reachable`` fails, and the webhook has the text."""
     lakes.add("a")

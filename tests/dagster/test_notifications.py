@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import dagster as dg
@@ -24,48 +21,10 @@ from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.factory import define_lakehouses
 from dagster_project.notifications import failure_sensors
 from tests.dagster.test_assets import node_file
+from tests.support.fleets import Webhook
 from trinitylake_core import Lakehouse, StorageError
 
 POLLS = "sales_eu_compaction_sensor"
-
-
-class Received(HTTPServer):
-    """A server on this machine that keeps what it is sent."""
-
-    status = 200
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.messages: list[dict[str, Any]] = []
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self.server_port}/secret-path"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Received
-
-    def do_POST(self) -> None:
-        self.server.messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def webhook() -> Iterator[Received]:
-    """Return a running server."""
-    with Received() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 def failed_run(settings: LakehouseSettings, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
@@ -88,7 +47,7 @@ def tell(
 
 
 def test_a_failed_run_is_told_with_its_error_unless_a_check_says_the_same(
-    webhook: Received, settings: LakehouseSettings, memory: str, monkeypatch: pytest.MonkeyPatch
+    webhook: Webhook, settings: LakehouseSettings, memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The nightly run was a message beside that of ``reachable``. Where nobody polls, it is the only one."""
     monkeypatch.setenv("TL_WEBHOOK", webhook.url)
@@ -109,7 +68,7 @@ def test_a_failed_run_is_told_with_its_error_unless_a_check_says_the_same(
 
 
 def test_a_run_that_lacks_a_secret_is_told_though_the_sensor_has_it(
-    webhook: Received, settings: LakehouseSettings, memory: str
+    webhook: Webhook, settings: LakehouseSettings, memory: str
 ) -> None:
     """The sensor opens the lakehouse with what its own process has, so ``reachable`` passes."""
     told = Notifications.model_validate({"webhook": webhook.url})
@@ -121,7 +80,7 @@ def test_a_run_that_lacks_a_secret_is_told_though_the_sensor_has_it(
 
 
 def test_a_run_is_left_out_only_while_a_message_says_that_its_storage_fails(
-    webhook: Received, settings: LakehouseSettings, memory: str
+    webhook: Webhook, settings: LakehouseSettings, memory: str
 ) -> None:
     """What died in an outage of a minute was in no message: neither the run, nor the storage."""
     told = Notifications.model_validate({"webhook": webhook.url})
@@ -133,7 +92,7 @@ def test_a_run_is_left_out_only_while_a_message_says_that_its_storage_fails(
         result = failed_run(settings, instance)
         keep_state(instance, POLLS, InstigatorStatus.STOPPED)
         for each, sent in ((down, "run"), (down, "storage"), (checks.evaluate_reachable(7), "run")):
-            webhook.messages.clear()
+            webhook.received.clear()
             instance.report_runless_asset_event(checks.evaluation(page, each))
             cursor = tick_of(repository, instance, cursor, seconds=100.0)
             keep_cursor(instance, cursor)
@@ -143,7 +102,7 @@ def test_a_run_is_left_out_only_while_a_message_says_that_its_storage_fails(
 
 
 def test_a_failed_gate_is_one_message_with_the_remedy_and_one_when_it_is_over(
-    webhook: Received, local: LakehouseSettings, lake: Lakehouse, memory: str
+    webhook: Webhook, local: LakehouseSettings, lake: Lakehouse, memory: str
 ) -> None:
     """The run was a message beside that of the check, and advised to roll back before `mend` was tried."""
     told = Notifications.model_validate({"webhook": webhook.url})
@@ -195,7 +154,7 @@ def keep_state(instance: dg.DagsterInstance, name: str, status: InstigatorStatus
     keep(state)
 
 
-def test_a_webhook_that_refuses_is_an_error_without_its_address(webhook: Received) -> None:
+def test_a_webhook_that_refuses_is_an_error_without_its_address(webhook: Webhook) -> None:
     webhook.status = 500
     with pytest.raises(OSError, match="did not accept the message") as caught:
         notifications.post(webhook.url, {})

@@ -32,6 +32,8 @@ from pipelines import (
 )
 from pipelines.engine import choice as engine_choice
 from pipelines.engine.choice import choose_engine, choose_engine_for_all, expected_engine
+from pipelines.engine.local import LocalEngine
+from pipelines.integrity import definition_prover
 from pipelines.integrity.definition_prover import DefinitionProver
 from pipelines.job import dry_run, silent
 from pipelines.session import LazySession, SessionConfig
@@ -207,7 +209,7 @@ def test_every_job_goes_on_here_where_spark_cannot_be_started(
 
 
 def test_a_recovery_that_is_proved_in_parts_is_as_large_as_all_of_them(
-    tmp_path: Path, no_java: LazySession, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, no_java: LazySession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = filled(new_lake(tmp_path), tables=40)
     changes = list(lake.diff(0, lake))
@@ -215,6 +217,12 @@ def test_a_recovery_that_is_proved_in_parts_is_as_large_as_all_of_them(
     assert [] == prover.find_damaged(changes[:20]) == warnings(caplog)
     assert [] == prover.find_damaged(changes[20:])
     assert 1 == len(warnings(caplog)), "Spark is tried when the threshold is reached"
+    assert 0 == prover.requests_in_tasks
+    tasks = LocalEngine()
+    monkeypatch.setattr(tasks, "not_counted", lambda requests: requests)
+    monkeypatch.setattr(definition_prover, "choose_engine", lambda *_: tasks)
+    assert [] == prover.find_damaged(changes[:20])
+    assert 20 == prover.requests_in_tasks, "those of the parts before were counted here"
 
 
 def but_for_time(report: Any) -> Any:

@@ -8,11 +8,13 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -37,6 +39,7 @@ from pipelines.session.spark import (
     local_cores,
     zip_packages,
 )
+from pipelines.session.usage import measure_usage
 from trinitylake_core import InvalidInput
 
 if TYPE_CHECKING:
@@ -473,3 +476,19 @@ def test_workers_without_our_packages_are_told_from_a_failure_of_the_work() -> N
     )
     assert done.stdout.startswith("InvalidInput the Python that runs the tasks of Spark has no module '"), done.stdout
     assert "docs/production.md" in done.stdout
+
+
+@pytest.mark.spark
+def test_a_session_that_was_given_nothing_has_spent_no_time_of_tasks(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark counts the uptime of a driver as its tasks' time. On a cluster that lent no executor none ran any."""
+    before = measure_usage(spark)
+    time.sleep(0.2)
+    after = measure_usage(spark)
+    assert (1, 0, 0, 0.0) == tuple(
+        getattr(after.since(before), name) for name in ("executors", "stages", "tasks", "task_seconds")
+    )
+    java = Mock(wraps=spark.sparkContext._jsc.sc(), isLocal=lambda: False)
+    monkeypatch.setattr(spark.sparkContext, "_jsc", Mock(sc=lambda: java))
+    assert 0 == measure_usage(spark).executors

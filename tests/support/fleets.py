@@ -67,12 +67,18 @@ class Webhook:
     """Where a webhook arrives: the JSON of each message with the time it came at."""
 
     url: str = ""
+    status: int = 204
     received: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the messages alone."""
+        return [message for _, message in self.received]
 
     def alerts(self) -> dict[str, list[dict[str, Any]]]:
         """Return the messages about each lakehouse that could not be opened."""
         found: dict[str, list[dict[str, Any]]] = {}
-        for _, message in self.received:
+        for message in self.messages:
             for name in message.get("lakehouses", ()):
                 found.setdefault(name, []).append(message)
         return found
@@ -80,14 +86,14 @@ class Webhook:
 
 @contextmanager
 def webhook(path: str = "/hook") -> Iterator[Webhook]:
-    """Run a server that takes every message."""
+    """Run a server that keeps what it is sent."""
     told = Webhook()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             told.received.append((time.time(), json.loads(body)))
-            self.send_response(204)
+            self.send_response(told.status)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:

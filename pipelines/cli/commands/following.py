@@ -8,8 +8,6 @@ import os
 import re
 import signal
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,6 +20,7 @@ from pipelines.cli import output
 from pipelines.cli.command import Call, Result, option
 from pipelines.cli.report import to_json
 from pipelines.source import version_ref
+from pipelines.webhook import post_json
 from trinitylake_core import (
     Change,
     Corrupt,
@@ -110,7 +109,6 @@ OPTIONS: Final = (
     option("--once", is_flag=True, help="with --follow: end at the newest version instead of waiting for the next"),
 )
 _BLOCK: Final = 1 << 16
-_TIMEOUT_SECONDS: Final = 10.0
 Send = Callable[[bytes], None]
 
 
@@ -217,13 +215,9 @@ def _print(line: bytes) -> None:
 
 
 def _post(url: str, line: bytes) -> None:
-    request = urllib.request.Request(url, line, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):  # noqa: S310 - the scheme was checked
-            pass
+        post_json(url, line)
     except OSError as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()
         raise WebhookFailed(f"the webhook did not accept the line: {error}") from None
 
 

@@ -7,7 +7,6 @@ FileIO of PyIceberg does not promise: a rewrite replaces durable files.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
 from typing import Any
 
 from pyiceberg.exceptions import ForbiddenError
@@ -18,46 +17,37 @@ from trinitylake_core.tables import full_uri
 
 
 class BufferedIO(FileIO):
-    """Reads files that are loaded, or load when they are opened, and keeps what is written until it is stored."""
+    """Reads files that it was given, and keeps what is written until it is stored."""
 
     def __init__(self, located: Located) -> None:
         super().__init__({})
         self._located = located
-        self._loaded: dict[str, bytes] = {}
-        self._written: dict[str, bytes] = {}
+        self._content: dict[str, bytes] = {}
+        self._unstored: list[str] = []
 
     def hold(self, location: str, data: bytes) -> None:
-        """Give the content of a file that was read already, until it is dropped."""
-        self._loaded[full_uri(location)] = data
-
-    def drop(self, locations: Iterable[str]) -> None:
-        """Forget the content of files."""
-        for location in locations:
-            self._loaded.pop(full_uri(location), None)
+        """Give the content of a file that was read already."""
+        self._content[full_uri(location)] = data
 
     def content(self, location: str) -> bytes:
-        """Return a file: one that is held or was written, or else by one ``get``."""
-        uri = full_uri(location)
-        for known in (self._loaded, self._written):
-            if uri in known:
-                return known[uri]
-        storage, path = self._located.find(uri)
-        return storage.read(path)
+        """Return a file that is held, or was written. REQUIRES: it is."""
+        return self._content[full_uri(location)]
 
     def keep(self, location: str, data: bytes) -> None:
         """Keep what was written, until it is stored."""
-        self._written[full_uri(location)] = data
+        self.hold(location, data)
+        self._unstored.append(location)
 
     def store(self) -> None:
         """Write the files that are kept, side by side. One ``put`` each; they are durable after a barrier."""
         files: list[tuple[str, bytes]] = []
-        for uri, data in self._written.items():
-            path = self._located.own_path(uri)
+        for location in self._unstored:
+            path = self._located.own_path(location)
             if path is None:
                 raise ForbiddenError("a rewrite writes files of tables below the root of their lakehouse only")
-            files.append((path, data))
+            files.append((path, self.content(location)))
         self._located.storage.write_many(files)
-        self._written.clear()
+        self._unstored.clear()
 
     def new_input(self, location: str) -> InputFile:
         """Return a file for reading."""
