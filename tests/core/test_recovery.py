@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.lakes import build, table_name
 from tests.support.clock import Clock
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery, files_of
@@ -402,6 +404,24 @@ def test_a_rollback_costs_what_it_undoes_and_a_constant(tmp_path: Path) -> None:
         assert spent[-1].get <= SINCE_SHOWN + 14
     assert spent[0].requests() == spent[1].requests()
     assert (1, 1) == (spent[0].create, spent[0].put)
+
+
+@pytest.mark.slow
+def test_a_rollback_holds_few_of_the_nodes_that_it_compares(tmp_path: Path) -> None:
+    """Each of 400 nodes has a change: as Python texts they are more than 60 MB."""
+    lake = build((tmp_path / "lake").as_uri(), 160_000)
+    with lake.refresh().transaction() as txn:
+        for number in range(0, 160_000, 100):
+            txn.drop_table(*table_name(number, 160_000))
+    lake.refresh()
+    tracemalloc.start()
+    try:
+        plan = prove_rollback(plan_rollback(lake.backend, RecoveryTarget(version=0), "r", force=False))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert plan.nodes_proved > 300
+    assert peak < 40_000_000
 
 
 def nodes(lake: Lakehouse) -> int:

@@ -42,12 +42,15 @@ from trinitylake_core.recovery.plan import (
 )
 from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import Root, version_info
 
 SINCE_SHOWN: Final = 20
 """How many of the versions that a rollback undoes are read."""
-_CHANGES_HELD: Final = 32_768
+_CHANGES_HELD: Final = 16_384
 """Changes that are held before their definitions are proved."""
+_CACHED_BYTES: Final = 8 << 20
+"""Of nodes in memory. A comparison reads each node once; what it reads ahead has room in this."""
 
 
 def plan_rollback(
@@ -258,7 +261,13 @@ class _ProvingReader:
         head = read_head(backend.versions, target.path, lambda: target)
         if isinstance(head, Violation):
             self.proof.add([head])
-        self._nodes = backend.fork().nodes  # what another reader has cached may be gone by now
+        # What another reader has cached may be gone by now.
+        self._nodes = NodeStore(
+            backend.storage,
+            definition.order,
+            definition.node_file_max_size_bytes,
+            _CACHED_BYTES,
+        )
 
     def read(self, path: str) -> Node:
         """Return a node; one of the target is examined. Raises ``Corrupt``."""
