@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -187,7 +186,7 @@ def _compare(
     spans: list[Span] = []
     if tasks > 1:
         want = tasks * _SPANS_PER_TASK
-        spans = spans_of(_open_tops(old, new, want), want)
+        spans = _open_tops(old, new, want).spans(want)
     if len(spans) <= 1:
         yield from diff_nodes(old.nodes, old.root_node.node, new.nodes, new.root_node.node)
         return
@@ -207,24 +206,6 @@ def _compare(
             yield row["key"], row["old"], row["new"]
     finally:
         found.drop()
-
-
-def spans_of(found: DifferingSubtrees, want: int) -> list[Span]:
-    """Return spans that cover all keys, about ``want`` of them and about as much work each."""
-    lows = sorted(low for low in found.keys if low is not None)
-    total = sum(found.keys[low] + 1 for low in lows)
-    share = max(1.0, total / want)
-    cuts: list[str] = []
-    weight = share
-    for low in lows:
-        if weight >= share:
-            cuts.append(low)
-            weight = 0
-        weight += found.keys[low] + 1
-    spans: list[Span] = []
-    for lo, hi in pairwise([None, *cuts, None]):
-        spans.append(Span(lo, hi))
-    return spans
 
 
 class OpenTree(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipelines.diff import SPAN, TreeRoot, spans_of
+from pipelines.diff import SPAN, TreeRoot
 from pipelines.engine import Row
 from pipelines.engine.choice import choose_engine_for_all
 from pipelines.engine.counting import map_counted
@@ -203,7 +203,7 @@ def _spans_of_tables(lake: Lakehouse, pattern: Pattern | None, engine: Engine) -
     if tasks > 1:
         want = tasks * _SPANS_PER_TASK
         top = differing_subtrees(lake.nodes, Node(), lake.nodes, lake.root_node.node, want)
-        spans = spans_of(top, want)
+        spans = top.spans(want)
     found: list[Row] = []
     for within in ranges:
         for span in spans:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipelines.diff import OpenTree, TreeRoot, spans_of
+from pipelines.diff import OpenTree, TreeRoot
 from pipelines.engine.model import INT, LONG, TEXT
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import decode_lakehouse
@@ -269,7 +269,7 @@ def _cut_changes(
             new,
             parts,
         )
-        spans = spans_of(subtrees, parts)
+        spans = subtrees.spans(parts)
     else:
         spans = []
         for each in wanted.ranges(lake.codec):

@@ -9,7 +9,7 @@ finding of the walk.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ import pyarrow as pa
 from pipelines.engine import Engine
 from pipelines.engine.counting import map_counted
 from pipelines.engine.local import LocalEngine
-from pipelines.engine.model import LONG, MadeRow, Row, Work
+from pipelines.engine.model import LONG, TEXT, MadeRow, Row, Work
 from pipelines.integrity.examine import ASKED, KEPT, UNREADABLE, Examiner, visits
 from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, count_finding, found_row
 from pipelines.integrity.version_content import (
@@ -37,9 +37,18 @@ from pipelines.reach.walk import NODE, Visitor, Walk, descend
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Named, Violation, check_homes, check_object_counts, check_root, read_head
 from trinitylake_core.definitions import LakehouseDef
-from trinitylake_core.diff import ADDED, REMOVED, Change, changes, diff_nodes
+from trinitylake_core.diff import (
+    ADDED,
+    EVERYWHERE,
+    REMOVED,
+    Change,
+    Span,
+    changes,
+    diff_nodes,
+    differing_subtrees,
+)
 from trinitylake_core.errors import Corrupt, InvalidLocation, InvalidName
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, label
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, label
 from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import search
@@ -47,7 +56,17 @@ from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import ObjectCounts, Root, Versions, VersionsReadOnce
 
 _VERSION: Final = pa.schema({"version": LONG})
-_PAIR: Final = pa.schema({"before": LONG, "version": LONG})
+_CHANGE: Final = pa.schema(
+    {
+        "number": LONG,
+        "before": LONG,
+        "version": LONG,
+        "lo": TEXT,
+        "hi": TEXT,
+        **dict.fromkeys(KINDS, LONG),
+    }
+)
+"""What changed from one version to the next: all of it, or between two keys. Or how many objects that brought."""
 _ROOTS_HERE: Final = 32
 """So many roots are read at once."""
 _HERE: Final = 128
@@ -65,6 +84,15 @@ _OTHER: Final = "other"
 """Stands in the place of an invariant for a version that must be verified on its own."""
 _TOGETHER: Final = 4096
 """Changes that are held before their definitions are read."""
+_LARGE: Final = 256
+"""Versions that do not share so many subtrees are compared by ranges of keys, each by a task of its own."""
+_RANGES_PER_TASK: Final = 4
+_RANGE: Final = "range"
+"""Stands in the place of an invariant for a range of keys of a large change."""
+_GAINED: Final = "gained"
+"""Stands in the place of an invariant for how many objects of a kind a range brought."""
+_UNREAD: Final = "unread"
+"""Stands in the place of a kind for a range of which a node cannot be read."""
 
 
 class Shape(NamedTuple):
@@ -95,6 +123,10 @@ class _ProcessState:
         if self._versions is None:
             self._versions = VersionsReadOnce(storage)
         return self._versions
+
+
+Step = Callable[["Contents", Row], Iterator[Violation]]
+"""What is done with a change."""
 
 
 class Checks:
@@ -200,22 +232,66 @@ class Checks:
         return partial(visits, examiner=examiner)
 
     def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
-        """Check what changed from each version to the next; ``tables``: see ``Meaning``."""
-        pairs = []
-        for before, version in pairwise(versions):
-            pairs.append({"before": before, "version": version})
-        if pairs:
-            work = partial(
-                _changes,
-                state=self._state,
-                shape=self._shape,
-                definitions=definitions,
-                tables=tables,
-                total=len(pairs),
-            )
-            found = _list_found(self._engine, work, pairs, _PAIR, self._storage)
-            self._found.rows(found)
-        self._progress("contents", len(pairs), len(pairs))
+        """Check what changed from each version to the next; ``tables``: see ``Meaning``.
+
+        What changed in a large part of the tree comes back as ranges of keys. These are checked by tasks of their own,
+        and in the end how many objects all of them brought.
+        """
+        tasks = self._engine.tasks()
+        how = Comparison(
+            self._state,
+            self._shape,
+            definitions=definitions,
+            tables=tables,
+            ranges=tasks * _RANGES_PER_TASK if tasks > 1 else 0,
+        )
+        before = {}
+        rows = []
+        for number, (old, version) in enumerate(pairwise(versions)):
+            before[version] = old
+            rows.append(_change_row(number, old, version))
+        ranges = []
+        for number, row in enumerate(self._compare(how, Contents.prove, rows)):
+            version = row["first"]
+            ranges.append(_change_row(number, before[version], version, row["file"], row["message"]))
+        gained: dict[int, Counter[str]] = {}
+        for row in self._compare(how, Contents.prove_range, ranges):
+            gained.setdefault(row["first"], Counter())[row["message"]] += int(row["hint"])
+        sums = []
+        for number, (version, brought) in enumerate(gained.items()):
+            sums.append(_change_row(number, before[version], version, gained=brought))
+        self._compare(how, Contents.prove_counts, sums)
+        self._progress("contents", len(rows), len(rows))
+
+    def _compare(self, how: Comparison, step: Step, rows: Sequence[Row]) -> list[Row]:
+        """Take a step with changes; add what it finds, and return what it made for the next step."""
+        if not rows:
+            return []
+        work = partial(_changes, how=how, step=step, total=len(rows))
+        findings = []
+        others = []
+        for row in _list_found(self._engine, work, rows, _CHANGE, self._storage):
+            if row["invariant"] in {_RANGE, _GAINED}:
+                others.append(row)
+            else:
+                findings.append(row)
+        self._found.rows(findings)
+        return others
+
+
+def _change_row(
+    number: int,
+    before: int,
+    version: int,
+    lo: str = "",
+    hi: str = "",
+    gained: Mapping[str, int] | None = None,
+) -> Row:
+    """Return a change as a row of :data:`_CHANGE`. No number of objects: they are not known."""
+    known = dict.fromkeys(KINDS)
+    if gained is not None and _UNREAD not in gained:
+        known = _numbers(gained)
+    return {"number": number, "before": before, "version": version, "lo": lo, "hi": hi, **known}
 
 
 def _list_found(engine: Engine, work: Work, versions: Sequence[Row], schema: pa.Schema, storage: Storage) -> list[Row]:
@@ -274,55 +350,90 @@ def _check_root(versions: Versions, version: int, shape: Shape) -> Iterator[Made
         yield found_row(finding, version, version)
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How versions are compared.
+
+    Attributes:
+        definitions: whether those that changed are read; ``tables``: see ``GatheredContent``.
+        ranges: into how many ranges of keys a large change is cut; 0: into none.
+    """
+
+    state: _ProcessState
+    shape: Shape
+    definitions: bool
+    tables: float | None
+    ranges: int
+
+
 def _changes(
     rows: Iterator[Row],
     storage: Storage,
     *,
-    state: _ProcessState,
-    shape: Shape,
-    definitions: bool,
-    tables: float | None,
+    how: Comparison,
+    step: Step,
     total: int,
 ) -> Iterator[MadeRow]:
-    """Yield what is wrong with each change, several at the same time; nodes are read through one cache."""
-    store = NodeStore(storage, shape.order, shape.target_bytes)
-    contents = Contents(state.versions(storage), store, definitions=definitions, tables=tables)
+    """Yield what a step makes of each change, several at the same time; nodes are read through one cache."""
+    store = NodeStore(storage, how.shape.order, how.shape.target_bytes)
+    contents = Contents(how.state.versions(storage), store, how)
 
     def prove(row: Row) -> list[MadeRow]:
         version = row["version"]
         findings: list[MadeRow] = []
-        for finding in contents.prove(row["before"], version):
+        for finding in step(contents, row):
             findings.append(found_row(finding, version, version))
         return findings
 
     found = storage.map(rows, prove, nested=True)
     for done, findings in enumerate(found):
-        state.progress("contents", done, total)
+        how.state.progress("contents", done, total)
         yield from findings
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Proves versions against the ones before, reading nodes through one cache. Thread-safe.
-
-    Attributes:
-        definitions: whether those that changed are read; ``tables``: see ``GatheredContent``.
-    """
+    """Proves versions against the ones before, reading nodes through one cache. Thread-safe."""
 
     versions: Versions
     store: NodeStore
-    definitions: bool
-    tables: float | None
+    how: Comparison
 
-    def prove(self, before: int, version: int) -> Iterator[Violation]:
+    def prove(self, row: Row) -> Iterator[Violation]:
         """Yield what is wrong with what changed, and how many definitions were read and proved by a checksum.
 
-        Reads the nodes that differ, and definitions if wanted.
+        Reads the nodes that differ, and definitions if wanted. Of a large change yields its ranges of keys instead.
         """
-        for attempt in (self._compare_versions, self._scan_version):
+        try:
+            spans = self._cut(row)
+        except Corrupt:  # the comparison says where
+            spans = []
+        for span in spans:
+            yield Violation(_RANGE, span.lo or "", span.hi or "", "")
+        if not spans:
+            yield from self._first_possible(row, self._compare_versions, self._scan_version)
+
+    def prove_range(self, row: Row) -> Iterator[Violation]:
+        """Yield what is wrong with what changed between two keys, and how many objects of each kind that brought."""
+        yield from self._first_possible(row, self._compare_range, _say_unread)
+
+    def prove_counts(self, row: Row) -> Iterator[Violation]:
+        """Yield what is wrong with the counts of objects, by what all ranges of a change brought."""
+        if row[NAMESPACE] is None:
+            yield from self._first_possible(row, self._scan_version)
+        else:
+            yield from self._first_possible(row, self._check_gained, self._scan_version)
+
+    def _first_possible(
+        self,
+        row: Row,
+        *attempts: Callable[[Row, Counter[str]], Iterator[Violation]],
+    ) -> Iterator[Violation]:
+        """Yield what the first attempt finds that can read what it needs; the walk reports what cannot be read."""
+        for attempt in attempts:
             counts: Counter[str] = Counter()
             try:
-                found = list(attempt(before, version, counts))
+                found = list(attempt(row, counts))
             except (Corrupt, InvalidName):
                 continue
             yield from found
@@ -336,7 +447,29 @@ class Contents:
             return None
         return root, codec_of(self.versions.definition(root))
 
-    def _scan_version(self, _: int, version: int, counts: Counter[str]) -> Iterator[Violation]:
+    def _pair(self, row: Row) -> tuple[Root, Root, KeyCodec] | None:
+        """Return both versions of a change, if they can be compared."""
+        old = self._root(row["before"])
+        new = self._root(row["version"])
+        if old is None or new is None or not _are_comparable(*old, *new):
+            return None
+        return old[0], *new
+
+    def _cut(self, row: Row) -> list[Span]:
+        """Return the ranges of keys of a large change; none of others. Reads the tops of both trees."""
+        if not self.how.ranges:
+            return []
+        pair = self._pair(row)
+        if pair is None:
+            return []
+        old, new, _ = pair
+        found = differing_subtrees(self.store, old.node, self.store, new.node, _LARGE)
+        if len(found.keys) < _LARGE:
+            return []
+        return found.spans(self.how.ranges)
+
+    def _scan_version(self, row: Row, counts: Counter[str]) -> Iterator[Violation]:
+        version = row["version"]
         found = self._root(version)
         if found is None:
             return
@@ -344,37 +477,62 @@ class Contents:
         content = GatheredContent(
             codec,
             version=version,
-            read_definitions=self.definitions,
+            read_definitions=self.how.definitions,
             root=root,
-            tables=self.tables,
+            tables=self.how.tables,
             counts=counts,
         )
         yield from content.prove(self.versions.storage, _scan_rows(self.store, root))
         yield from content.wrong(self.versions.storage, self.store)
 
-    def _compare_versions(self, before: int, version: int, counts: Counter[str]) -> Iterator[Violation]:
-        old = self._root(before)
-        new = self._root(version)
-        if new is None:
+    def _compare_versions(self, row: Row, counts: Counter[str]) -> Iterator[Violation]:
+        pair = self._pair(row)
+        if pair is None:
+            yield from self._scan_version(row, counts)
             return
-        root, codec = new
-        if old is None or not _are_comparable(*old, root, codec):
-            yield from self._scan_version(before, version, counts)
-            return
-        old_root, _ = old
         gained: Counter[str] = Counter()
-        differences = diff_nodes(self.store, old_root.node, self.store, root.node)
-        rows = changes(differences, codec)
+        yield from self._compare(*pair, EVERYWHERE, counts, gained)
+        yield from self._check_gained({**row, **_numbers(gained)}, counts)
+
+    def _compare_range(self, row: Row, counts: Counter[str]) -> Iterator[Violation]:
+        pair = self._pair(row)
+        gained: Counter[str] = Counter()
+        if pair is None:  # it has expired meanwhile
+            yield from _say_unread(row, counts)
+            return
+        yield from self._compare(*pair, Span(row["lo"] or None, row["hi"] or None), counts, gained)
+        for kind, number in _numbers(gained).items():
+            yield Violation(_GAINED, "", kind, str(number))
+
+    def _compare(
+        self,
+        old: Root,
+        new: Root,
+        codec: KeyCodec,
+        span: Span,
+        counts: Counter[str],
+        gained: Counter[str],
+    ) -> Iterator[Violation]:
+        """Yield what is wrong with what changed between two keys; note how many definitions and objects there are."""
+        rows = changes(diff_nodes(self.store, old.node, self.store, new.node, span), codec)
         while part := list(islice(rows, _TOGETHER)):
             for change in part:
                 _count_change(gained, change)
-            yield from check_homes(self.store, root, codec, part)
-            if self.definitions:
-                yield from proved_definitions(self.versions.storage, _name_definitions(part), counts, self.tables)
-        if old_root.counts is not None:
-            yield from self._check_counts(old_root.counts.plus(_by_kind(gained)), root, codec)
-        elif root.counts is not None:
-            yield from self._check_settled(before, root, codec)
+            yield from check_homes(self.store, new, codec, part)
+            if self.how.definitions:
+                named = _name_definitions(part)
+                yield from proved_definitions(self.versions.storage, named, counts, self.how.tables)
+
+    def _check_gained(self, row: Row, _: Counter[str]) -> Iterator[Violation]:
+        """Yield the counts of a version that are wrong (I9), by how many objects a change brought."""
+        pair = self._pair(row)
+        if pair is None:
+            return
+        old, new, codec = pair
+        if old.counts is not None:
+            yield from self._check_counts(old.counts.plus(_by_kind(row)), new, codec)
+        elif new.counts is not None:
+            yield from self._check_settled(row["before"], new, codec)
 
     def _check_counts(self, now: ObjectCounts, root: Root, codec: KeyCodec) -> Iterator[Violation]:
         """Yield the counts of a version that are wrong (I9). ``now`` follows from those of a version before.
@@ -440,7 +598,15 @@ def _count_change(gained: Counter[str], change: Change) -> None:
         gained[change.kind] -= 1
 
 
-def _by_kind(numbers: Counter[str]) -> ObjectCounts:
+def _say_unread(_: Row, __: Counter[str]) -> Iterator[Violation]:
+    yield Violation(_GAINED, "", _UNREAD, "1")
+
+
+def _numbers(gained: Mapping[str, int]) -> dict[str, int | None]:
+    return {kind: gained.get(kind, 0) for kind in KINDS}
+
+
+def _by_kind(numbers: Mapping[str, int]) -> ObjectCounts:
     return ObjectCounts(numbers[NAMESPACE], numbers[TABLE], numbers[VIEW])
 
 

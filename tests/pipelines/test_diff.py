@@ -39,7 +39,7 @@ def test_both_engines_yield_the_same_differences(tmp_path: Path, spark: Any) -> 
 def test_spans_cover_every_key_once() -> None:
     keys = {None: 100, "b": 10, "d": 10, "f": 80, "h": 1}
     for want in (1, 2, 3, 100):
-        spans = diff.spans_of(DifferingSubtrees(keys, finer=True), want)
+        spans = DifferingSubtrees(keys, finer=True).spans(want)
         assert [None, *(span.hi for span in spans[:-1])] == [span.lo for span in spans]
         assert spans[-1].hi is None
-    assert [Span()] == diff.spans_of(DifferingSubtrees({}, finer=False), 4)
+    assert [Span()] == DifferingSubtrees({}, finer=False).spans(4)

@@ -13,7 +13,8 @@ from typing import Final
 
 import pytest
 
-from pipelines import compaction, diff, load, restore, tables_health, upgrade
+from pipelines import compaction, diff, load, restore, tables_health, upgrade, verify
+from pipelines.integrity import checks
 from tests.simulation.engines import HOWS, How
 from tests.support.icebergs import rows, with_table
 from tests.support.lakes import FAST, compacted, content, filled, new_lake
@@ -29,6 +30,7 @@ from tests.support.spoilt_engines import (
     every_row,
     spoil_one_by_one,
 )
+from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt, StorageError
 from trinitylake_core.iceberg import TrinityLakeCatalog
@@ -100,6 +102,26 @@ def test_a_spoilt_row_loads_all_objects_or_none(
         shutil.rmtree(copy.root.removeprefix("file://"))
     assert done is not None
     assert refused * step > 3
+
+
+@pytest.mark.parametrize("kind", _OF_TWO)
+@pytest.mark.parametrize("how", HOWS)
+def test_a_spoilt_row_of_ranges_of_keys_calls_no_damaged_change_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, how: How
+) -> None:
+    """What the second version brought is checked in ranges: all its definitions, of which one is damaged."""
+    monkeypatch.setattr(checks, "_LARGE", 2)
+    lake = filled(new_lake(tmp_path, order=4), tables=30, changes=100)
+    compacted(lake)
+    damaged = next(each.path for each in lake.refresh().objects(kind="table") if each.name == "t010")
+    Surgery(lake.root, 4).write(damaged, b"no definition")
+    for engine in spoil_one_by_one(kind, how, step=1):
+        monkeypatch.setattr(verify, "choose_engine_for_all", lambda *_, made=engine: made)
+        sound = False
+        with suppress(StorageError):
+            sound = verify.run(lake.storage, verify.Config("all", engine="local", definitions=True)).ok
+        assert not sound, engine.fault.number
+    assert engine.fault.number > 5
 
 
 @every_row

@@ -242,8 +242,13 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("invariant", "broken"), [each[:2] for each in BROKEN], ids=[b.__name__ for _, b, _ in BROKEN])
-def test_whatever_the_core_finds_is_found(sound: Path, tmp_path: Path, invariant: str, broken: Break) -> None:
-    """Where the core's check of the newest version names an invariant, a verification of all versions does, too."""
+def test_whatever_the_core_finds_is_found(
+    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invariant: str, broken: Break
+) -> None:
+    """Where the core's check of the newest version names an invariant, a verification of all versions does, too.
+
+    And so does one that checks each change in ranges of keys.
+    """
     shutil.copytree(sound, tmp_path / "lake")
     lake = Lakehouse.open((tmp_path / "lake").as_uri(), storage_options=FAST)
     broken(Surgery(lake.root, ORDER), lake.version)
@@ -251,6 +256,28 @@ def test_whatever_the_core_finds_is_found(sound: Path, tmp_path: Path, invariant
     shows_as = "I8" if broken is point_to_the_root else invariant  # it is met as a root first, at another height
     assert shows_as in {each.invariant for each in report.findings}
     assert all(each.file and each.hint and each.message for each in report.findings)
+    _check_in_ranges(monkeypatch, at_least=1)
+    assert report.findings == verified(lake, definitions=True).findings
+
+
+def _check_in_ranges(monkeypatch: pytest.MonkeyPatch, at_least: int) -> _NotesTables:
+    """Have two tasks, and changes of so many subtrees checked in ranges of keys; return the engine of the next run."""
+    engine = _NotesTables()
+    monkeypatch.setattr(checks, "_LARGE", at_least)
+    monkeypatch.setattr(verify, "choose_engine_for_all", lambda *_: engine)
+    return engine
+
+
+def test_no_task_checks_all_of_a_large_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the load of a lakehouse, after its first version."""
+    lake = filled(new_lake(tmp_path, ORDER), tables=400, changes=400)
+    compacted(lake)
+    whole = verified(lake, definitions=True)
+    engine = _check_in_ranges(monkeypatch, at_least=32)
+    in_ranges = verified(lake, definitions=True)
+    assert whole == replace(in_ranges, seconds=whole.seconds)
+    assert whole.ok
+    assert engine.most > len(whole.versions)
 
 
 @pytest.mark.spark

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import tee
+from itertools import pairwise, tee
 from typing import Final
 
 from trinitylake_core.diff.stream import EVERYWHERE, Span, Stream, Subtree
@@ -35,6 +35,23 @@ class DifferingSubtrees:
 
     keys: dict[str | None, int]
     finer: bool
+
+    def spans(self, want: int) -> list[Span]:
+        """Return spans that cover all keys, about ``want`` of them and about as much work each."""
+        lows = sorted(low for low in self.keys if low is not None)
+        total = sum(self.keys[low] + 1 for low in lows)
+        share = max(1.0, total / want)
+        cuts: list[str] = []
+        weight = share
+        for low in lows:
+            if weight >= share:
+                cuts.append(low)
+                weight = 0
+            weight += self.keys[low] + 1
+        spans: list[Span] = []
+        for lo, hi in pairwise([None, *cuts, None]):
+            spans.append(Span(lo, hi))
+        return spans
 
 
 def differing_subtrees(
