@@ -16,8 +16,12 @@ from tests.support.programs import run_program
 _PROGRAM = """
     import json, sys
     from contextlib import ExitStack
+    from dataclasses import replace
     from pathlib import Path
-    from pipelines import clean, compaction, diff, expire, export, tables_clean, tables_health, verify
+    from benchmarks.cluster import write_lines
+    from pipelines import backup, clean, compaction, diff, expire, export, load, rollback, stats
+    from pipelines import tables_clean, tables_health, verify
+    from pipelines.engine import open_engine
     from pipelines.job import dry_run
     from pipelines.session import lazy_session, session_parallelism
     from tests.support.lakes import FAST, filled
@@ -41,13 +45,17 @@ _PROGRAM = """
         for number in range(600):
             txn.alter_table(f"ns{number % 3}", f"t{number:03}", properties={"changed": "yes"})
     lake.refresh()
-    iceberg = 3 if where == "s3" else 300
+    iceberg = 3 if where == "s3" else 60
     tables = many_tables(folder / "iceberg", iceberg, 2, 2, order=8).lakehouse.refresh()
     content = [each.digest() for each in (lake, tables)]
     copy = open_storage(roots[1], options if where == "s3" else {})
     no_age = {"older_than_seconds": 0, "allow_recent": True}
     later = clock.now_millis() + 10**10
     expired = expire.Config(keep_last=1, now_millis=later)
+    loaded = Lakehouse.create((folder / "loaded").as_uri(), storage_options=FAST)
+    lines = folder / "lines.jsonl"
+    write_lines(5_000, lines)
+    undone = rollback.Config(version=before.version, reason="r", engine="spark")
 
     def has_none_left(job, cleaned):
         rest = job.run(cleaned, job.Config(engine="local", **no_age), review=dry_run)
@@ -75,6 +83,26 @@ _PROGRAM = """
             lambda spark: export.run(lake, copy, export.Config(engine="spark", history=True), spark),
             lambda _: Lakehouse.open(copy).digest() == content[0],
         ),
+        "stats": (
+            lambda spark: stats.deep(lake, open_engine("spark", spark), storage=True).reach,
+            lambda reach: reach == stats.deep(lake, storage=True).reach,
+        ),
+        "backup": (
+            lambda spark: backup.run(lake, copy, backup.Config(engine="spark"), spark),
+            lambda report: report.ok and report.versions_verified > 1,
+        ),
+        "load": (
+            lambda spark: load.run(loaded.refresh(), str(lines), load.Config(engine="spark"), spark),
+            lambda _: loaded.refresh().stats().objects > 5_000 and not list(loaded.check(definitions=True)),
+        ),
+        "rollback": (
+            lambda spark: rollback.run(lake, undone, spark, review=dry_run),
+            lambda report: report.plan == rollback.run(lake, replace(undone, engine="local"), review=dry_run).plan,
+        ),
+        "expire": (
+            lambda spark: expire.run(lake, replace(expired, engine="spark"), spark, review=dry_run).freed,
+            lambda freed: freed == expire.run(lake, expired, review=dry_run).freed,
+        ),
         "compact": (
             lambda spark: compaction.run(lake, compaction.Config(engine="spark", full=True), spark),
             lambda _: not lake.refresh().backend.newest().node.buffer,
@@ -85,7 +113,7 @@ _PROGRAM = """
             lambda did: did and has_none_left(tables_clean, tables),
         ),
     }
-    more, workers = {"disk": ({}, 2), "s3": (SPECULATIVE, 3), "dynamic": (DYNAMIC, 3)}[where]
+    more, workers = {"disk": ({}, 2), "more": ({}, 2), "s3": (SPECULATIVE, 3), "dynamic": (DYNAMIC, 3)}[where]
     conf = {**LIVE, **more}
     with stack, standalone(workers, folder) as cluster, lazy_session(cluster.session(**conf)) as spark:
         session_parallelism(spark())
@@ -110,6 +138,7 @@ _PROGRAM = """
 """
 STEPS = {
     "disk": [f"executor:{each}" for each in ("diff", "verify", "health", "export", "compact", "clean", "tables clean")],
+    "more": [f"executor:{each}" for each in ("export", "backup", "load", "rollback", "stats", "expire")],
     "s3": ["executor:clean", "straggler:compact", "worker:export"],
     "dynamic": [f"executor:{each}" for each in ("verify", "export", "clean")],
 }
