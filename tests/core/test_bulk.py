@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -55,30 +54,6 @@ def prove(lake: Lakehouse) -> None:
         node = lake.at(version=version).root_node.node
         assert node.estimated_bytes() <= target
         assert str(target) == node.system[spec.FITS]
-
-
-@pytest.mark.parametrize(("order", "tables"), [(3, 0), (4, 3), (8, 60), (4, 400)])
-def test_any_transaction_leaves_a_root_that_fits(tmp_path: Path, order: int, tables: int) -> None:
-    """Into an empty lakehouse, a leaf, and trees; sets and deletions, over one another."""
-    lake = new_lake(tmp_path, order=order)
-    with lake.transaction() as txn:
-        for number in range(6):
-            txn.create_namespace(f"ns{number}")
-    if tables:
-        put(lake, rows(lake, range(tables)))
-    chance = random.Random(tables)
-    for round_ in range(3):
-        changes: dict[str, str | None] = {}
-        for row in rows(lake, range(0, 500, 2 + round_)).to_pylist():
-            changes[row["key"]] = row["path"] if chance.random() < 0.6 else None
-        before = content(lake.refresh())
-        with lake.transaction() as txn:
-            txn.put_many(pa.table({"key": [*changes], "path": pa.array(changes.values(), pa.string())}))
-        root = lake.refresh().root_node
-        assert (True, spec.OP_BULK, spec.OP_COMMIT) == (root.is_bulk, root.system[spec.OPERATION], root.operation)
-        assert len(changes) == lake.info().changes
-        assert {key: path for key, path in (before | changes).items() if path is not None} == content(lake)
-    prove(lake)
 
 
 def test_all_of_a_tree_may_go_at_once(lake: Lakehouse) -> None:

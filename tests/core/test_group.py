@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -64,43 +63,43 @@ def _adds(name: str) -> Callable[[Any], Any]:
     return add
 
 
-def test_one_that_conflicts_does_not_hurt_the_others(lake: Lakehouse) -> None:
-    outcomes = _together(lake, lake.group(), _adds("t"), _adds("u"), _adds("t"))
-    kinds = sorted(type(each).__name__ for each in outcomes)
-    assert ["CommitConflict", "int", "int"] == kinds
-    assert ["t", "u"] == lake.refresh().tables("a")
+def _fail_the_second_time(_: Any, asked: list[int]) -> None:
+    asked.append(1)
+    if len(asked) > 1:  # the first time it is asked alone
+        raise StorageError("a file of this commit cannot be read")
 
 
-def test_one_whose_proof_fails_does_not_hurt_the_others(lake: Lakehouse) -> None:
-    """Whatever it raises: what one commit refers to may be in a storage that is not there, or denied."""
-    asked: list[Any] = []
-
-    def proof(base: Any) -> None:
-        asked.append(base)
-        if len(asked) > 1:  # the first time it is asked alone
-            raise StorageError("a file of this commit cannot be read")
-
-    def unprovable(txn: Any) -> None:
-        txn.create_table("a", "v")
-        txn.require(proof)
-
-    outcomes = _together(lake, lake.group(), _adds("t"), unprovable, _adds("u"))
-    assert ["2", "a file of this commit cannot be read", "2"] == [str(each) for each in outcomes]
-    assert ["t", "u"] == lake.refresh().tables("a")
+def _break(txn: Any) -> None:
+    """Raise what is no error of ours, where the changes of the group are put together."""
+    txn.change.messages = lambda: 1 // 0
 
 
-def test_whatever_one_member_raises_the_others_are_committed(lake: Lakehouse) -> None:
-    """Also what is no error of ours, where the changes of the group are put together."""
+def _outlive(txn: Any) -> None:
+    """Be young enough when it comes to the group, and not when the group is built."""
+    txn.change.refuse_outlived = partial(_outlive_after, 1, txn.change.refuse_outlived, [])
 
-    def broken(txn: Any) -> None:
-        def fail() -> Any:
-            raise RuntimeError("a fault of this one")
 
-        txn.create_table("a", "v")
-        txn.change.messages = fail
+@pytest.mark.parametrize(
+    ("table", "harm", "raised"),
+    [
+        ("t", lambda txn: None, CommitConflict),
+        ("v", lambda txn: txn.require(partial(_fail_the_second_time, asked=[])), StorageError),
+        ("v", _break, ZeroDivisionError),
+        ("v", _outlive, TransactionExpired),
+    ],
+    ids=["conflict", "proof", "fault", "too old"],
+)
+def test_a_member_that_fails_does_not_hurt_the_others(
+    lake: Lakehouse, table: str, harm: Callable[[Any], object], raised: type[Exception]
+) -> None:
+    """What one commit refers to may be in a storage that is not there, or denied."""
 
-    outcomes = _together(lake, lake.group(), _adds("t"), broken, _adds("u"))
-    assert ["2", "a fault of this one", "2"] == [str(each) for each in outcomes]
+    def fail(txn: Any) -> None:
+        txn.create_table("a", table)
+        harm(txn)
+
+    outcomes = _together(lake, lake.group(), _adds("t"), fail, _adds("u"))
+    assert [raised] == [type(each) for each in outcomes if each != 2]
     assert ["t", "u"] == lake.refresh().tables("a")
 
 
@@ -146,17 +145,6 @@ def test_a_thread_that_is_ended_before_it_commits_keeps_no_other_waiting(
         group._lead(entries[0])
     assert [True, True] == [each.is_over for each in entries]
     assert not group._is_led
-
-
-def test_a_member_past_its_time_to_live_does_not_hurt_the_others(lake: Lakehouse) -> None:
-    """It was young enough when it came to the group, and is not when the group is built."""
-
-    def old(txn: Any) -> None:
-        txn.create_table("a", "v")
-        txn.change.refuse_outlived = partial(_outlive_after, 1, txn.change.refuse_outlived, [])
-
-    outcomes = _together(lake, lake.group(), _adds("t"), old, _adds("u"))
-    assert [2, TransactionExpired, 2] == [each if isinstance(each, int) else type(each) for each in outcomes]
 
 
 def _entries(lake: Lakehouse, *names: str) -> list[Entry]:
@@ -264,31 +252,6 @@ def test_what_members_wrote_before_a_cleaning_is_written_again(lake: Lakehouse) 
     assert 3 == early.outcome()
     assert written.isdisjoint(early.change.writes.by_key.values())
     assert [] == list(lake.refresh().check(definitions=True))
-
-
-def test_a_group_is_held_to_a_fence_by_its_oldest_base(lake: Lakehouse) -> None:
-    """Its files are as old as that, though it stands on a newer version; the fence comes while it commits."""
-    group, hour = lake.group(), 3600
-    (early,) = _entries(lake, "early")
-    written = set(early.change.writes.by_key.values())
-    (path,) = [each.path for each in lake.storage.list(lake.root_node.path)]
-    then = time.time() - hour
-    os.utime(Path(lake.root.removeprefix("file://")) / path, (then, then))
-    with lake.refresh().transaction(group=group) as txn:
-        txn.create_table("a", "t")
-    other = Lakehouse.open(lake.root, storage_options=FAST)
-    met: list[Any] = []
-
-    def clean(kind: str, path: str, action: Callable[[], object]) -> object:
-        if kind == "create" and not met:
-            change = Fence(int(time.time() - hour / 2) * 1000, commit_summary())
-            met.append(commit(other.backend, other.backend.newest_seen, change))
-        return action()
-
-    lake.storage.interceptor = clean
-    group.commit_together([early])
-    assert 4 == early.outcome()
-    assert written.isdisjoint(early.change.writes.by_key.values())
 
 
 def test_a_key_that_this_process_committed_is_found_without_a_request(lake: Lakehouse) -> None:
@@ -400,36 +363,6 @@ def test_members_that_began_before_the_last_group_need_no_request_to_catch_up(tm
     _together(lake, group, _adds("t"), _adds("u"))
     assert {"put": 2, "create": 1, "head": 1, "get": 1} == cost(lake, early.commit)
     assert 3 == early.version
-
-
-def test_an_unknown_outcome_is_that_of_every_member_and_each_finds_out(
-    lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from trinitylake_core.commits import commit as commits
-
-    acknowledge, group = commits.confirm_commit, lake.group()
-
-    def lost(versions: Any, root: Any) -> None:
-        acknowledge(versions, root)
-        raise OutcomeUnknown("the answer was lost")
-
-    first, second = (lake.transaction(group=group) for _ in range(2))
-    first.create_table("a", "t")
-    second.create_table("a", "u")
-    monkeypatch.setattr(commits, "confirm_commit", lost)
-    with ThreadPoolExecutor(2) as threads, group._turn:
-        ended = [threads.submit(txn.commit) for txn in (first, second)]
-        while len(group._waiting) < 2:
-            threading.Event().wait(0.001)
-        group._turn.release()
-        try:
-            errors = [future.exception() for future in ended]
-        finally:
-            group._turn.acquire()
-    assert ["OutcomeUnknown"] * 2 == [type(error).__name__ for error in errors]
-    monkeypatch.undo()
-    assert [2, 2] == [first.commit(), second.commit()]
-    assert 2 == lake.refresh().version
 
 
 def _unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.support.rounds import Rounds
 from tests.support.wide import wide
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode
-from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage import open_storage
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.readahead import Cache, InFlightReads, ReadAhead
@@ -127,27 +127,6 @@ def test_a_missing_file_is_told_by_who_asks_for_it(lake: Lakehouse) -> None:
         with pytest.raises(CorruptNode, match="is missing"):
             store.read(leaves[5])
         store.read(leaves[6])
-
-
-def test_paths_may_read_other_files_themselves(lake: Lakehouse) -> None:
-    """They are asked for more when there is room, not before."""
-    storage: Storage = lake.storage
-    leaves, asked = _leaves(lake)[:20], list[str]()
-
-    def paths() -> Iterator[str]:
-        for path in leaves:
-            storage.read(path)
-            asked.append(path)
-            yield path
-
-    with Rounds(storage, most=4):
-        ahead = ReadAhead(InFlightReads(storage), paths(), lambda: 8, lambda _: False)
-        ahead.fill()
-        assert leaves[:8] == asked
-        assert storage.read(leaves[0]) == ahead.take(leaves[0])
-        assert leaves[:9] == asked
-        ahead.close()
-        assert ahead.take(leaves[1]) is None
 
 
 def test_what_two_windows_expect_is_read_once_and_neither_loses_it(lake: Lakehouse) -> None:

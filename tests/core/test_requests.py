@@ -227,7 +227,7 @@ def test_every_key_is_found_in_its_version_however_little_is_remembered(
     for _ in range(6):
         commit(lake, group, None)
         known.note(lake.refresh().root_node.delta())
-    assert len(known._until) <= most
+    assert len(known._until) == most if most == 3 else len(known._until) <= most
     assert len(known._found) <= most
     assert most < 1000 or known._found.keys() == {key.id for key in made}
 

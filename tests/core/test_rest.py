@@ -148,28 +148,6 @@ def test_a_name_is_taken_once(catalog: RestCatalog) -> None:
         catalog.load_table("a.none")
 
 
-def test_several_tables_are_one_version_or_none(call: Client, catalog: RestCatalog, lake: Lakehouse) -> None:
-    catalog.create_namespace("a")
-    tables = [catalog.create_table(f"a.t{number}", SCHEMA) for number in range(2)]
-    before = lake.refresh().version
-
-    def change(number: int, uuid: str) -> dict[str, Any]:
-        return {
-            "identifier": {"namespace": ["a"], "name": f"t{number}"},
-            "requirements": [{"type": "assert-table-uuid", "uuid": uuid}],
-            "updates": [{"action": "set-properties", "updates": {"tier": "gold"}}],
-        }
-
-    right = [str(table.metadata.table_uuid) for table in tables]
-    wrong = {"table-changes": [change(0, right[0]), change(1, right[0])]}
-    assert 409 == call("POST", "/v1/lake/transactions/commit", wrong).status
-    assert before == lake.refresh().version
-    good = {"table-changes": [change(0, right[0]), change(1, right[1])]}
-    assert 204 == call("POST", "/v1/lake/transactions/commit", good).status
-    assert before + 1 == lake.refresh().version
-    assert ["gold", "gold"] == [catalog.load_table(f"a.t{number}").properties["tier"] for number in range(2)]
-
-
 def _view(name: str, *queries: tuple[str, str], **properties: str) -> dict[str, Any]:
     return {
         "name": name,

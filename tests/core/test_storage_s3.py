@@ -73,31 +73,6 @@ class TestS3Storage(StorageSuite):
 # Requests.
 
 
-def test_counted_requests_are_the_real_ones(storage: Storage, moto_server: S3Server) -> None:
-    """The server's own log has exactly the requests that were counted: no hidden head, list or retry."""
-    name = storage.root.split("/")[3]
-    storage.write_many((f"d/{number}", b"x") for number in range(5))
-    storage.barrier()
-    storage.create("root", b"1")
-    with pytest.raises(AlreadyExists):
-        storage.create("root", b"2")
-    storage.replace("hint", b"1", durable=False)
-    storage.read("root")
-    with pytest.raises(FileMissing):
-        storage.read("missing")
-    list(storage.read_many(["d/1", "d/2"]))
-    storage.info("root")
-    list(storage.list())
-    storage.list_dirs()
-    storage.exists()
-    assert storage.counts.requests() == moto_server.requests(name)
-    before = moto_server.requests("?delete")
-    storage.delete_many(["root", "d/1"])  # names are in the body
-    assert 1 == moto_server.requests("?delete") - before
-    expected = {"get": 4, "put": 6, "create": 2, "head": 1, "list": 3, "delete": 1, "bytes_written": 7, "bytes_read": 3}
-    assert expected == storage.counts.as_dict()
-
-
 def test_the_doctor_counts_the_real_requests(moto_server: S3Server) -> None:
     """Those of all racers, over both clients, whatever it finds."""
     root = moto_server.new_root()

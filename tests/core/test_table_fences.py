@@ -304,26 +304,6 @@ def test_three_rounds_more_and_none_where_tables_were_never_cleaned(catalog: Tri
     assert (3, 2 + 1 + 4) == (more - chain, all_requests - requests)
 
 
-def test_a_lost_race_costs_no_second_proof(catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = with_table(catalog, "sales.orders", 1)
-    fence(catalog, 1)
-    late = waiting(table.refresh(), 2)
-    create, met = catalog.lakehouse.storage.create, []
-
-    def first(path: str, data: Any) -> None:
-        if not met:
-            met.append(1)
-            with Lakehouse.open(catalog.lakehouse.root).transaction() as other:
-                other.create_namespace("other")
-        create(path, data)
-
-    monkeypatch.setattr(catalog.lakehouse.storage, "create", first)
-    with Rounds(catalog.lakehouse.storage) as rounds:
-        late()
-    heads = [path for _, kind, path in rounds.log if kind == "head" and path.startswith("tables/")]
-    assert (1, 4, 4) == (len(met), len(heads), len(set(heads)))
-
-
 def test_the_row_of_an_unreadable_root_counts_as_a_fence(catalog: TrinityLakeCatalog) -> None:
     with_table(catalog, "sales.orders", 1)
     late = waiting(catalog.load_table("sales.orders"), 2)

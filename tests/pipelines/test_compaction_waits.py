@@ -9,13 +9,10 @@ import pytest
 
 from pipelines import compaction
 from pipelines.engine import worker_pool
-from tests.support.faults import FaultPlan, attach, detach
 from tests.support.lakes import content, reopened
 from tests.support.rounds import Rounds
 from tests.support.wide import change, scattered, wide
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import StorageError
-from trinitylake_core.storage import open_storage
 
 AT_ONCE = 32
 
@@ -79,21 +76,3 @@ def test_what_a_compaction_costs_follows_what_is_dirty(tmp_path: Path) -> None:
     assert files["one change"] <= 2 * 4 + 2
     assert files["all"] > 2 * objects / 16
     assert files["one per cent"] - files["one change"] <= 0.02 * (files["all"] - files["one change"])
-
-
-@pytest.mark.parametrize("at", [1, 30, 80])
-def test_a_compaction_whose_write_fails_in_the_background_commits_nothing(tmp_path: Path, at: int) -> None:
-    """And the next one does the whole work."""
-    lake = change(wide(tmp_path, 2000, 16), scattered(2000, 400))
-    root, options = lake.storage.spec()
-    storage = open_storage(root, {**options, "max_concurrency": 8})
-    attach(storage, FaultPlan("fail_permanently", at=at, kinds={"put"}))
-    with pytest.raises(StorageError, match="injected"):
-        compaction.run(Lakehouse.open(storage), compaction.Config(engine="local"))
-    detach(storage)
-    assert lake.version == reopened(lake).version
-    before = content(lake)
-    report = compaction.run(Lakehouse.open(storage), compaction.Config(engine="local"))
-    assert (0, True) == (report.messages_after, report.proved)
-    assert before == content(reopened(lake))
-    assert [] == list(reopened(lake).check())

@@ -103,25 +103,6 @@ def test_groups_of_rows_are_mapped(engine: Engine, tmp_path: Path) -> None:
         engine.map_groups(grouped, given, _MADE, storage, by="number", weight="number", progress=lambda *_: None).list()
 
 
-def test_work_is_mapped_and_asked_about_in_sql(engine: Engine) -> None:
-    rows = [{"path": letter, "bytes": size} for letter, size in (("a", 1), ("b", 2), ("b", 3), ("c", None))]
-    given = engine.table(rows, _FILES)
-    assert rows == sorted(given.list(), key=lambda row: (row["path"], row["bytes"] or 0))
-    doubled = engine.map(twice, given, _FILES).keep("path")
-    assert 4 == doubled.count()
-    sums = "SELECT path, min(bytes) AS low, sum(bytes) AS bytes, count(*) AS files FROM r GROUP BY path ORDER BY path"
-    assert [("aa", 2, 2, 1), ("bb", 4, 10, 2), ("cc", None, None, 1)] == [
-        tuple(row.values()) for row in engine.sql(sums, r=doubled).list()
-    ]
-    some = engine.table([{"path": "bb", "bytes": 0}], _FILES).keep("path")
-    query = "SELECT d.path FROM doubled d WHERE NOT EXISTS (SELECT 1 FROM some s WHERE s.path = d.path)"
-    left = engine.sql(query, doubled=doubled, some=some)
-    assert ["aa", "cc"] == sorted(row["path"] for row in left.stream())
-    assert {"files": 2} == engine.sql("SELECT count(*) AS files FROM others", others=left).one()
-    assert 8 == engine.map(twice, engine.sql("SELECT * FROM d WHERE bytes = 4", d=doubled), _FILES).one()["bytes"]
-    doubled.drop()
-
-
 def test_a_query_of_queries_finds_all_rows_and_computes_kept_ones_once(engine: Engine, tmp_path: Path) -> None:
     """Level by level, as a walk: Spark 4.1 lost rows of such queries where each named its tables by `WITH`."""
     work = partial(children, log=str(tmp_path / "log"))

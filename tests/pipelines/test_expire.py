@@ -31,7 +31,6 @@ from trinitylake_core.errors import (
     Refused,
     SnapshotNotFound,
     UnsafeStorage,
-    VersionExpired,
 )
 from trinitylake_core.locations import root_path
 from trinitylake_core.versions import from_millis
@@ -60,30 +59,6 @@ def test_a_version_that_is_missing_names_the_store_as_a_possible_cause(tmp_path:
     with pytest.raises(CorruptNode, match=f"version 1 is missing.*{MAYBE_THE_STORE}"):
         expire(reopened(lake), keep_last=1)
     assert before == versions_on_disk(lake)
-
-
-def test_one_run_is_one_commit(tmp_path: Path) -> None:
-    """The new root carries the boundary and the counts; content stays; older versions are gone."""
-    lake = filled(new_lake(tmp_path), tables=40)
-    newest, digest = lake.version, lake.digest()
-    report = expire(lake, keep_last=3, reason="test")
-    lake = reopened(lake)
-    assert (newest, newest + 1, 0, newest - 2, newest - 2) == (
-        report.version_before, report.version_after, report.boundary_before, report.boundary_after,
-        report.versions_expired,
-    )  # fmt: skip
-    assert (newest - 2, newest - 2, 0, 0) == (report.attempted, report.deleted, report.already_gone, report.failed)
-    assert [newest - 2, newest - 1, newest, newest + 1] == versions_on_disk(lake)
-    assert (newest + 1, newest - 2, "expire", digest) == (
-        lake.version, lake.stats().oldest_version, lake.info().operation, lake.digest(),
-    )  # fmt: skip
-    assert (newest - 2, 0, "test") == (
-        lake.info().summary["versions_expired"], lake.info().summary["first_expired"], lake.info().reason,
-    )  # fmt: skip
-    assert newest - 2 == boundary(lake)
-    with pytest.raises(VersionExpired):
-        lake.at(version=newest - 3)
-    assert_sound(lake, newest - 2)
 
 
 def test_cost_grows_with_the_logarithm_of_the_versions(tmp_path: Path) -> None:

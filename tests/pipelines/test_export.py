@@ -13,7 +13,7 @@ import pytest
 
 from pipelines import backup, export, snapshot, verify
 from pipelines.job import dry_run
-from tests.support.lakes import FAST, compacted, content, filled, new_lake
+from tests.support.lakes import FAST, compacted, filled, new_lake
 from tests.support.s3_servers import S3Server
 from tests.support.surgery import Surgery, listing
 from tests.support.sweep import in_memory
@@ -121,25 +121,6 @@ def test_the_root_of_a_late_writer_does_not_stand_for_a_version_that_expired(lak
 
 
 # -- the copy ------------------------------------------------------------------------------------------
-
-
-def test_the_copy_of_a_version_needs_no_source(lake: Lakehouse, target: str) -> None:
-    digest, names, version = lake.digest(), content(lake), lake.version
-    wanted = reached(lake) - {lake.root_node.definition_path}
-    done = run(lake, target)
-    shutil.rmtree(lake.root.removeprefix("file://"))
-    copy = opened(target)
-    assert (version, digest, names) == (copy.version, copy.digest(), content(copy))
-    assert all(copy.definition_of(entry).id for entry in copy.objects())
-    assert [] == list(copy.check(definitions=True))
-    assert [version] == [info.version for info in copy.history()]
-    assert [] == copy.snapshots()  # other versions; `early` in the definition would lead nowhere
-    assert 1 == done.plan.snapshots_left_out
-    own = {copy.root_node.path, copy.root_node.definition_path, spec.HINT_FILE, spec.BOUNDARY_FILE}
-    assert wanted | own == set(files(target))
-    with copy.transaction() as txn:
-        txn.create_namespace("mine")
-    assert version + 1 == copy.refresh().version
 
 
 def test_without_snapshots_the_root_has_the_bytes_of_the_source(lake: Lakehouse, target: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 import pipelines
 from pipelines import clean, compaction, expire, restore, rollback, undo
 from pipelines.job import Cancel, Meter, Progress, Review, Session, Stopwatch, dry_run, refuse_unknown, start_spark
-from tests.support.lakes import content, filled, new_lake
+from tests.support.lakes import filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
@@ -101,10 +101,6 @@ def _but_for_time(report: Any) -> Any:
     return replace(report, seconds={}, **more)
 
 
-def _dry(report: Any) -> bool:
-    return bool(getattr(report, "rollback", report).dry_run)
-
-
 @pytest.mark.parametrize("name", REVIEWED)
 def test_a_review_is_called_once_with_the_report_of_a_dry_run_and_its_no_changes_nothing(
     tmp_path: Path, name: str
@@ -119,26 +115,6 @@ def test_a_review_is_called_once_with_the_report_of_a_dry_run_and_its_no_changes
     done = job.run(lake.refresh(), config, review=reviewed.append)  # which returns None
     assert (before, [done]) == (_files(tmp_path), reviewed)
     assert _but_for_time(dry) == _but_for_time(done)
-
-
-@pytest.mark.parametrize("name", REVIEWED)
-def test_what_a_review_approves_is_done_as_without_one(tmp_path: Path, name: str) -> None:
-    lakes = [filled(new_lake(tmp_path / str(number)), tables=8) for number in range(2)]
-    for lake in lakes:
-        with lake.refresh().transaction(reason="the last one") as txn:
-            txn.create_namespace("extra")
-    job, config = REVIEWED[name]
-    before, seen = _files(tmp_path / "1"), list[bool]()
-
-    def approve(report: Any) -> bool:
-        seen.append(before == _files(tmp_path / "1"))
-        return True
-
-    plain, approved = job.run(lakes[0], config), job.run(lakes[1], config, review=approve)
-    assert [True] == seen
-    assert [each.refresh().version for each in lakes[:1]] == [each.refresh().version for each in lakes[1:]]
-    assert sorted(content(lakes[0])) == sorted(content(lakes[1]))
-    assert _dry(plain) is _dry(approved) is False
 
 
 def test_configs_plans_and_reports_of_all_jobs_are_frozen() -> None:
