@@ -254,22 +254,6 @@ def test_what_members_wrote_before_a_cleaning_is_written_again(lake: Lakehouse) 
     assert [] == list(lake.refresh().check(definitions=True))
 
 
-def test_a_key_that_this_process_committed_is_found_without_a_request(lake: Lakehouse) -> None:
-    """However many versions it has made since."""
-    group, key = lake.group(), RequestKey.of(request_key(), "asked")
-    for number in range(4):
-        txn = lake.refresh().transaction(group=group, request=None if number else key)
-        txn.create_table("a", f"t{number}")
-        txn.commit()
-    newest = lake.refresh().root_node
-
-    def ask() -> None:
-        with pytest.raises(Repeated):
-            group.requests.refuse_repeated(key, newest)
-
-    assert {} == cost(lake, ask)
-
-
 def test_a_bounded_number_of_versions_is_remembered(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest: who stands below an older one reads it."""
     monkeypatch.setattr(groups, "_REMEMBERED", 2)

@@ -305,25 +305,6 @@ def labels(lake: Lakehouse) -> set[str]:
     return {each.namespace if each.name is None else f"{each.namespace}.{each.name}" for each in lake.objects()}
 
 
-def test_a_restore_brings_back_what_matches_and_leaves_the_rest(sound: Lakehouse) -> None:
-    drop(sound)
-    with reopened(sound).transaction() as txn:
-        txn.alter_table("ns1", "t001", properties={"a": "b"})
-        txn.create_table("ns1", "new")
-    version = sound.refresh().version
-    then = sound.at(version=7)
-    plan = sound.restore(["ns0.t00?", "ns1.t001"], version=7, reason="r")
-    assert {"added": 5, "removed": 0, "changed": 1} == plan.counts
-    after = sound.refresh()
-    assert (version + 1, "restore", 6) == (after.version, after.info().operation, after.info().changes)
-    assert {"ns0", "ns0.t000", "ns0.t003", "ns0.t006", "ns0.t009"} == {
-        label for label in labels(after) if label.startswith("ns0")
-    }
-    assert then.table("ns1", "t001") == after.table("ns1", "t001")
-    assert "ns1.new" in labels(after)
-    assert [] == list(after.check(definitions=True))
-
-
 def test_exact_also_drops_what_did_not_exist_then(sound: Lakehouse) -> None:
     with sound.transaction() as txn:
         txn.create_namespace("late")

@@ -26,7 +26,6 @@ from trinitylake_core.commits.changes import SameContent, commit_summary
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.definitions import TransactionDef, decode_transaction, encode
 from trinitylake_core.locations import node_path, root_path, transaction_path
-from trinitylake_core.storage.base import BaseStorage
 
 DAY = 86_400_000
 
@@ -365,23 +364,6 @@ def test_a_save_without_a_cleaning_in_between_is_written_once(lake: Lakehouse) -
     txn.save()
     spent = handle.storage.counts - before
     assert (3, 0, 0) == (spent.put, spent.delete, spent.head)
-
-
-def test_a_resumed_transaction_that_passes_a_fence_writes_its_definitions_again(lake: Lakehouse) -> None:
-    """The old names may be gone by the time it commits; what another process saved is read for that."""
-    saved = save(lake)
-    b = resumed(lake, saved)
-    b.create_table("ns", "own", properties={"by": "own"})
-    old = {path for path in b.change.messages().values if path is not None}
-    storage = b._backend.storage
-    assert isinstance(storage, BaseStorage)
-    fence(lake)
-    assert 3 == b.commit()
-    newest = prove(lake, "own", "saved")
-    new = {path for key, path in content(newest).items() if key in b.change.messages().keys}
-    assert 2 == len(new)
-    assert not new & old
-    assert ["own", "saved"] == [newest.table("ns", name).properties["by"] for name in ("own", "saved")]
 
 
 def test_a_resumed_transaction_whose_files_a_cleaning_removed_is_refused(lake: Lakehouse) -> None:

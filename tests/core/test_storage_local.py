@@ -782,23 +782,6 @@ def test_links_are_neither_followed_nor_listed(storage: Storage, directory: Path
     assert (["d/"], []) == storage.list_dirs()
 
 
-def test_a_directory_removed_behind_our_back_is_made_again(storage: Storage, directory: Path) -> None:
-    """The cache of known directories is only a cache."""
-    storage.write_many([("d/e/a", b"1")])
-    storage.barrier()
-    (directory / "d/e/a").unlink()
-    (directory / "d/e").rmdir()
-    (directory / "d").rmdir()
-    storage.write_many([("d/e/b", b"2")])
-    assert b"2" == storage.read("d/e/b")
-    storage.barrier()
-    (directory / "d/e/b").unlink()
-    for path in (directory / "d/e", directory / "d", directory):
-        path.rmdir()
-    storage.create("root", b"3")
-    assert b"3" == storage.read("root")
-
-
 def test_deleted_and_missing_are_told_apart(storage: Storage) -> None:
     """A disk knows."""
     storage.write_many([("a", b"")])

@@ -102,25 +102,6 @@ def test_many_raw_changes_that_cannot_be_read_are_refused(lake: Lakehouse, table
         txn.put_many(rows_of(("k", "p")))
 
 
-def test_what_is_created_is_there_after_the_commit_and_not_before(lake: Lakehouse) -> None:
-    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
-    with lake.transaction(reason="why") as txn:
-        txn.create_namespace("new", {"owner": "me"})
-        txn.create_table("new", "t", schema, primary_keys=["a"], properties={"x": "y"})
-        txn.create_view("new", "v", sql="SELECT 2", dialect="duckdb")
-        assert "new" not in reopened(lake).namespaces()
-        assert txn.version is None
-    again = reopened(lake)
-    assert 2 == txn.version == again.version
-    assert {"owner": "me"} == again.namespace("new").properties
-    assert ["a", "b"] == [column.name for column in again.table("new", "t").schema.columns]
-    assert [("SELECT 2", "duckdb")] == [(s.sql, s.dialect) for s in again.view("new", "v").sql_representations]
-    info = again.info()
-    assert ("commit", txn.id, 3, "why") == (info.operation, info.txn, info.changes, info.reason)
-    assert {"set": 3, "deleted": 0, "reason": "why", "author": info.author} == info.summary
-    assert [] == list(again.check(definitions=True))
-
-
 def test_a_transaction_sees_its_own_changes(lake: Lakehouse) -> None:
     """In every reading method, over what was there before, and nobody else sees them."""
     txn = lake.transaction()

@@ -13,13 +13,12 @@ from pipelines import compaction
 from pipelines.job import dry_run
 from tests.model.files import Directory
 from tests.model.tree import TreeJudge, root_path
-from tests.support.lakes import NAME_SIZE, CancelBy, content, filled, new_lake, once
+from tests.support.lakes import NAME_SIZE, content, filled, new_lake
 from tests.support.s3_servers import KEY, SECRET, S3Server
 from tests.support.sweep import DiskPlace, Files, Place, S3Place, read_files, write_files
 from tests.support.wide import wide
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode, InvalidInput
-from trinitylake_core.spec import OP_COMPACT, OP_ROLLBACK
 from trinitylake_core.storage import durability
 from trinitylake_core.storage.local import LocalStorage
 
@@ -194,24 +193,6 @@ def _keys_of_nodes(lake: Lakehouse, level: int) -> list[str]:
 
 
 # Others commit meanwhile.
-
-
-def test_a_compaction_starts_over_after_a_rollback(place: Place) -> None:
-    """What it made of the tree that was replaced is thrown away."""
-    writer, lake = _open(place), _open(place)
-    cancel, planned = CancelBy(once(lambda: writer.rollback(version=8, reason="test"))), list[int]()
-
-    def approve(report: compaction.Report) -> bool:
-        planned.append(report.version_before)
-        return True
-
-    report = compaction.run(lake, compaction.Config(engine="local"), review=approve, cancel=cancel)
-    assert [writer.version, writer.version + 1] == planned  # a new plan is reviewed again
-    fresh = _open(place)
-    assert 1 == report.restarts
-    assert [OP_COMPACT, OP_ROLLBACK] == [info.operation for info in fresh.history(2)]
-    assert content(fresh.at(version=8)) == content(fresh)
-    assert [] == list(fresh.check())
 
 
 # It goes wrong.

@@ -291,23 +291,6 @@ def test_wrong_input_is_refused(lake: Lakehouse, target: str, java_lakehouse: st
     assert not Path(target.removeprefix("file://")).exists()
 
 
-@pytest.mark.parametrize("harm", ["missing", "damaged"])
-@pytest.mark.parametrize("kind", ["node", "definition"])
-def test_a_bad_file_at_the_source_is_named_and_makes_no_lakehouse(
-    lake: Lakehouse, target: str, kind: str, harm: str
-) -> None:
-    path = lake.root_node.node.children[0] if kind == "node" else next(lake.objects()).path
-    surgery = Surgery(lake.root, lake.definition.order)
-    if harm == "missing":
-        surgery.remove(path)
-    else:
-        surgery.write(path, b"\x07" + surgery.read(path)[1:-100])
-    with pytest.raises(Corrupt, match=path):
-        run(Lakehouse.open(lake.root), target)
-    with pytest.raises(NotALakehouse):
-        opened(target)
-
-
 def test_a_damaged_target_is_not_taken_for_a_damaged_source(lake: Lakehouse, target: str) -> None:
     run(lake, target)
     Surgery(target, lake.definition.order).write(root_path(lake.version), b"garbage")
