@@ -24,7 +24,7 @@ from pipelines.job import (
     silent,
 )
 from pipelines.reach import plans
-from pipelines.reach.table_files import iceberg_tables, refuse_no_iceberg, tables_of, why_unreadable
+from pipelines.reach.table_files import refuse_no_iceberg, tables_of, why_unreadable
 from pipelines.reports.summary import ByteCount, Table, count, describe_no_change, human_bytes
 from pipelines.tables.changing import NamedTable, TablesRun
 from pipelines.tables.compact import model
@@ -407,8 +407,7 @@ class _TablesCompaction(TablesRun[Policy, Report]):
         self.lake.refresh()
         entries = tables_of(self.lake, self.config.pattern)
         again = [each for each in entries if f"{each.namespace}.{each.name}" in names]
-        found = iceberg_tables(self.lake.storage, again, self.failures)
-        tables = [NamedTable(entry.namespace, entry.name or "", table) for entry, table in found]
+        tables, _ = self.list_managed(again)
         return self._able(self._plan(tables))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -224,11 +224,21 @@ class Located:
         uri = here(self.storage.root, uri, self._former)
         return self._places.require(uri)
 
-    def own_path(self, uri: str) -> str | None:
-        """Return the path of a file of the table below the root; ``None``: it lies elsewhere. Raises as `require`."""
-        self.require(uri)
-        uri = here(self.storage.root, uri, self._former)
-        return path_below(self.storage.root, uri)
+    def write(self, files: Iterable[tuple[str, bytes]]) -> None:
+        """Write files of the table, by their URIs. One ``put`` each; they are durable after a barrier.
+
+        Raises:
+            OutsidePlaces: one would lie in no place of the table.
+            InvalidInput: or not below the root.
+        """
+        found = []
+        for uri, data in files:
+            self.require(uri)
+            path = path_below(self.storage.root, here(self.storage.root, uri, self._former))
+            if path is None:
+                raise InvalidInput("its files lie outside the lakehouse, where a rewrite writes nothing")
+            found.append((path, data))
+        self.storage.write_many(found)
 
     def find(self, uri: str) -> tuple[Storage, str]:
         """Return the storage of a file, and its path there. No request.

@@ -190,11 +190,7 @@ class Attempt:
             directories.append(own)
         found = self._index.names_of(NOBODY, base, directories)
         found |= self._index.former_owners(base, directories)
-        own_name = full_name(*name)
-        for each in sorted(found):
-            if each != own_name:
-                owner = _name_of(each)
-                require(owner)
+        _require_each(require, found - {full_name(*name)})
         made_for = locations.made_for(location)
         if not found and made_for is not None and not locations.is_made_for(name, made_for):
             require(CatalogName(*made_for))
@@ -219,9 +215,7 @@ class Attempt:
         self.txn.require(partial(self._refuse_shared, namespace, place, directory))
         require = _REQUIRE.get()
         if require is not None:
-            for each in sorted(self._index.former_owners(base, [directory], below=False)):
-                owner = _name_of(each)
-                require(owner)
+            _require_each(require, self._index.former_owners(base, [directory], below=False))
 
     def _refuse_shared(self, namespace: str, place: Place, directory: str, base: Root) -> None:
         """Refuse a directory that is the location of another namespace of a version, or lies in or above it."""
@@ -290,12 +284,8 @@ class Attempt:
         """Refuse directories that another object had last, to those who may not manage that."""
         if claim.require is None or not claim.directories:
             return
-        own_name = full_name(*claim.name)
         found = self._index.former_owners(base, claim.directories)
-        for each in sorted(found):
-            if each != own_name:
-                owner = _name_of(each)
-                claim.require(owner)
+        _require_each(claim.require, found - {full_name(*claim.name)})
 
     @property
     def writes_anything(self) -> bool:
@@ -348,7 +338,8 @@ class Attempt:
             self._claims.release(self)
 
 
-def _name_of(name: str) -> CatalogName:
-    """Return a name in the index as one of an object."""
-    namespace, _, own = name.partition("\0")
-    return CatalogName(namespace, own)
+def _require_each(require: Require, names: Iterable[str]) -> None:
+    """Require rights over objects, by their names in the index."""
+    for each in sorted(names):
+        namespace, _, own = each.partition("\0")
+        require(CatalogName(namespace, own))

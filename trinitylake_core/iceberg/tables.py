@@ -400,7 +400,7 @@ def expire_snapshots(
     """
     places = attempt.places
     found: dict[CatalogName, Expiring] = {}
-    changes: list[tuple[CatalogName, Stored, Stored]] = []
+    changes: list[_Change] = []
     for name, current in load_tables(attempt.txn, places, names):
         former = places.former_root(current)
         if former:
@@ -415,19 +415,8 @@ def expire_snapshots(
         updates = losing.updates()
         if updates:
             found[name] = losing
-            new = _update_metadata(places, Commit(name, (), updates), current)
-            places.refuse_change(new, current)
-            changes.append((name, current, new))
-
-    for name, _, after in changes:  # before a file is written where a table may have nothing
-        _change_definition(attempt, name, after)
-
-    def write(change: tuple[CatalogName, Stored, Stored]) -> None:
-        name, before, after = change
-        attempt.write_metadata(name, after.metadata, after.metadata_location, before)
-
-    for _ in places.storage.map(changes, write):
-        pass
+            changes.append(_plan_change(places, name, current, updates))
+    _make_changes(attempt, changes)
     return found
 
 
@@ -445,45 +434,63 @@ def replace_files(attempt: Attempt, rewrites: Mapping[CatalogName, FileRewrite])
     places = attempt.places
     lost = dict.fromkeys(rewrites, "it was dropped or renamed")
 
-    def replace_in(found: tuple[CatalogName, Stored]) -> _Replaced | tuple[CatalogName, str]:
+    def replace_in(found: tuple[CatalogName, Stored]) -> tuple[CatalogName, _Change | str]:
         name, current = found
         try:
             made = replacing_snapshot(places, current, rewrites[name])
-            new = _update_metadata(places, Commit(name, (), made.updates), current)
+            return name, _plan_change(places, name, current, made.updates, made)
         except CommitFailedException as error:
             return name, str(error)
-        places.refuse_change(new, current)
-        return _Replaced(name, current, new, made)
 
-    made: list[_Replaced] = []
+    changes: list[_Change] = []
     loaded = list(load_tables(attempt.txn, places, list(rewrites)))
-    for outcome in places.storage.map(loaded, replace_in, nested=True):
-        if isinstance(outcome, _Replaced):
-            del lost[outcome.name]
-            made.append(outcome)
+    for name, outcome in places.storage.map(loaded, replace_in, nested=True):
+        if isinstance(outcome, _Change):
+            del lost[name]
+            changes.append(outcome)
         else:
-            name, why = outcome
-            lost[name] = why
+            lost[name] = outcome
     if lost:
         raise RewriteLost(lost)
-    for each in made:  # before a file is written where a table may have nothing
-        _change_definition(attempt, each.name, each.new)
-
-    def write(each: _Replaced) -> tuple[CatalogName, int]:
-        each.snapshot.files.store()
-        attempt.write_metadata(each.name, each.new.metadata, each.new.metadata_location, each.current)
-        return each.name, each.snapshot.number
-
-    return dict(places.storage.map(made, write, nested=True))
+    _make_changes(attempt, changes)
+    return {each.name: each.snapshot.number for each in changes if each.snapshot is not None}
 
 
-class _Replaced(NamedTuple):
-    """A table whose files are replaced: its metadata before and after, and the snapshot that is to be stored."""
+class _Change(NamedTuple):
+    """The metadata of a table before and after a change, and the new snapshot whose files are to be stored."""
 
     name: CatalogName
     current: Stored
     new: Stored
-    snapshot: NewSnapshot
+    snapshot: NewSnapshot | None
+
+
+def _plan_change(
+    places: MetadataFiles,
+    name: CatalogName,
+    current: Stored,
+    updates: tuple[TableUpdate, ...],
+    snapshot: NewSnapshot | None = None,
+) -> _Change:
+    """Return a change of a table. Raises ``TableForbidden``: its new metadata would be written elsewhere."""
+    new = _update_metadata(places, Commit(name, (), updates), current)
+    places.refuse_change(new, current)
+    return _Change(name, current, new, snapshot)
+
+
+def _make_changes(attempt: Attempt, changes: Sequence[_Change]) -> None:
+    """Change several tables. One ``put`` for each, side by side, and for each file of a new snapshot."""
+    for each in changes:  # before a file is written where a table may have nothing
+        _change_definition(attempt, each.name, each.new)
+
+    def write(each: _Change) -> None:
+        if each.snapshot is not None:
+            each.snapshot.files.store()
+        attempt.write_metadata(each.name, each.new.metadata, each.new.metadata_location, each.current)
+
+    stores_files = any(each.snapshot is not None for each in changes)
+    for _ in attempt.places.storage.map(changes, write, nested=stores_files):
+        pass
 
 
 def rename_table(attempt: Attempt, old: CatalogName, new: CatalogName) -> None:

@@ -225,7 +225,7 @@ class LocalRewriter(TableEngine):
             try:
                 with self._large_turn if group.decision.bytes > _LARGE_GROUP else nullcontext():
                     new = self._rewrite_group(metadata, reader, group, old, table.target)
-                    self._store(new, located)
+                    located.write((file.uri, data) for file, data in new)
             except NeedsSpark as error:
                 done.left.append(group)
                 done.why = done.why or f"{error}, which needs engine 'spark'"
@@ -317,16 +317,6 @@ class LocalRewriter(TableEngine):
         """Raise :class:`_Stopped` once the time of the run, or of the table, is used up."""
         if self.time.is_over():
             raise _Stopped(model.TIMEOUT, why)
-
-    def _store(self, made: Sequence[tuple[DataFile, bytes]], located: Located) -> None:
-        """Write new files below the root, in the table's places. One ``put`` each; the commit makes them durable."""
-        files: list[tuple[str, bytes]] = []
-        for file, data in made:
-            path = located.own_path(file.uri)
-            if path is None:
-                raise InvalidInput("its files lie outside the lakehouse, where this engine writes nothing")
-            files.append((path, data))
-        self._lake.storage.write_many(files)
 
     # -- committing --------------------------------------------------------------------------------
 

@@ -40,13 +40,7 @@ class BufferedIO(FileIO):
 
     def store(self) -> None:
         """Write the files that are kept, side by side. One ``put`` each; they are durable after a barrier."""
-        files: list[tuple[str, bytes]] = []
-        for location in self._unstored:
-            path = self._located.own_path(location)
-            if path is None:
-                raise ForbiddenError("a rewrite writes files of tables below the root of their lakehouse only")
-            files.append((path, self.content(location)))
-        self._located.storage.write_many(files)
+        self._located.write((location, self.content(location)) for location in self._unstored)
         self._unstored.clear()
 
     def new_input(self, location: str) -> InputFile:

@@ -30,6 +30,7 @@ from trinitylake_core.iceberg.errors import words_of
 from trinitylake_core.iceberg.names import CatalogName
 from trinitylake_core.iceberg.reading import references as refer
 from trinitylake_core.iceberg.reading.files import read_file
+from trinitylake_core.iceberg.reading.health import read_manifests
 from trinitylake_core.iceberg.rewriting.buffered_io import BufferedIO
 from trinitylake_core.iceberg.rewriting.rewritten import DataFile, FileRewrite
 from trinitylake_core.iceberg.rights.metadata_files import MetadataFiles, Stored
@@ -126,22 +127,19 @@ def live_files(located: Located, table: Stored) -> LiveFiles:
     manifest_list = snapshot.manifest_list
     storage, path = located.find(manifest_list)
     data = read_file(storage, path, manifest_list)
-    sizes = {each.uri: each.size for each in refer.listed_in(data, manifest_list)}
     files.hold(manifest_list, data)
+    listed = {each.uri: each for each in refer.listed_in(data, manifest_list)}
 
-    def read(uri: str) -> tuple[str, bytes, frozenset[str]]:
-        place, name = located.find(uri)
-        content = read_file(place, name, uri, least=sizes[uri])
-        uris = frozenset(each.uri for each in refer.described_files_in(content, uri))
-        return uri, content, uris
+    def parse(content: bytes, uri: str) -> Iterator[str]:
+        files.hold(uri, content)
+        return (each.uri for each in refer.described_files_in(content, uri))
 
     named: dict[str, frozenset[str]] = {}
-    for uri, content, uris in located.storage.map(list(sizes), read):
-        files.hold(uri, content)
-        named[uri] = uris
+    for each, uris in read_manifests(located, listed, parse):
+        named[each.uri] = frozenset(uris)
     manifests: list[tuple[Any, frozenset[str]]] = []
-    for each in border.manifests_in(files, manifest_list):
-        manifests.append((each, named[full_uri(each.manifest_path)]))
+    for manifest in border.manifests_in(files, manifest_list):
+        manifests.append((manifest, named[full_uri(manifest.manifest_path)]))
     return LiveFiles(files, tuple(manifests), located)
 
 
