@@ -138,20 +138,6 @@ def test_a_root_that_was_replaced_by_another_version_is_found(tmp_path: Path) ->
         lake.at(version=7)
 
 
-def test_a_node_without_a_name_is_an_old_one(tmp_path: Path) -> None:
-    """It is read, verified, and gets its name when it is rewritten."""
-    lake = _lake(tmp_path)
-    surgery = Surgery(lake.root, 4)
-    for path, _ in surgery.tree(lake.version):
-        surgery.strip(path, spec.SELF)
-    again = Lakehouse.open(lake.root, storage_options=FAST)
-    assert 40 == sum(len(again.tables(name)) for name in again.namespaces())
-    assert [] == list(again.check())
-    with again.transaction() as txn:
-        txn.create_table("ns0", "new")
-    assert surgery.decode(root_path(again.refresh().version)).named
-
-
 @pytest.mark.parametrize("order", [5, 2**32 - 1])
 def test_an_order_that_is_not_that_of_the_nodes_allocates_nothing(tmp_path: Path, order: int) -> None:
     """A definition that says another order would make each writer fill a key table of so many rows."""

@@ -11,7 +11,6 @@ from tests.support.lakes import content, filled, new_lake, once, operations, reo
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import Fence, SameContent, commit_summary
 from trinitylake_core.commits.commit import commit
-from trinitylake_core.commits.fences import FRONT_ENDS_DIFFER_MILLIS
 from trinitylake_core.versions import Root
 
 TICK = 0.02
@@ -50,20 +49,6 @@ def test_a_fence_changes_nothing(lake: Lakehouse) -> None:
     before, digest = content(lake), lake.digest()
     fence(lake)
     assert (before, digest) == (content(lake.refresh()), lake.digest())
-
-
-def test_a_commit_that_meets_an_older_fence_asks_once_and_writes_nothing_again(lake: Lakehouse) -> None:
-    """One ``head`` tells that the fence does not concern it; without a fence in between there is none."""
-    void = storage_now(lake) - FRONT_ENDS_DIFFER_MILLIS
-    with lake.refresh().transaction() as txn:  # a root that is younger
-        txn.create_namespace("young")
-    for number, (meet, expected) in enumerate([(lambda: fence(lake, void), 1), (lambda: other(lake), 0)]):
-        before = lake.refresh().storage.counts.snapshot()
-        txn = lake.transaction()
-        txn.create_table("ns0", f"mine{number}")
-        txn.commit(before_commit=once(meet))
-        counts = lake.storage.counts - before
-        assert (expected + 1, 2, 2) == (counts.head, counts.put, counts.create)  # one for the version after its own
 
 
 def other(lake: Lakehouse) -> Root:

@@ -227,21 +227,6 @@ def test_a_key_that_is_newer_than_all_is_not_looked_for(two: tuple[Client, Clien
         assert plain == _gets(client, cold, request_key())
 
 
-def test_versions_are_looked_through_once_and_no_further_than_the_key_needs(
-    two: tuple[Client, Client], lake: Lakehouse
-) -> None:
-    for number in range(20):
-        two[0]("POST", f"{_TABLES}/t", _sets(x=str(number)))
-    early, *keys = _keys_of_now(21)
-    for number, key in enumerate(keys):
-        two[0]("POST", f"{_TABLES}/t", _sets(y=str(number)), Idempotency_Key=key)
-    cold = Lakehouse.open(lake.root, storage_options=FAST)
-    with _app(cold) as client:
-        plain = _gets(client, cold) - 1
-        assert plain + 20 <= _gets(client, cold, early) <= plain + 40
-        assert plain == _gets(client, cold, _keys_of_now(21)[0])
-
-
 def _let_expire(lake: Lakehouse) -> None:
     """Have all versions but the newest one expire, and clean."""
     month = time.time_ns() // 1_000_000 + 30 * 86_400_000  # younger versions than a transaction may live never expire

@@ -10,6 +10,7 @@ import pytest
 
 from pipelines import clean as clean_job
 from pipelines import expire as expire_job
+from tests.core.test_costs import cost
 from tests.support.lakes import content, new_lake, reopened
 from tests.support.surgery import files_of
 from trinitylake_core import (
@@ -121,15 +122,6 @@ def test_an_aborted_transaction_cannot_be_resumed_and_clean_removes_its_files(la
     prove(lake)
 
 
-def test_abort_costs_one_put_and_removes_nothing(lake: Lakehouse) -> None:
-    saved = save(lake)
-    txn = resumed(lake, saved)
-    before = txn._backend.storage.counts.snapshot()
-    txn.abort()
-    spent = txn._backend.storage.counts - before
-    assert (1, 1) == (spent.put, spent.requests())
-
-
 def test_an_abort_in_the_chain_conflicts_with_nothing_else(lake: Lakehouse) -> None:
     """A transaction that began before it commits over it, even under SERIALIZABLE."""
     saved = save(lake)
@@ -191,16 +183,6 @@ def test_a_running_root_that_is_announced_and_missing_stops_no_cleaning(lake: La
     prove(lake, "saved")
 
 
-def test_saving_again_costs_one_put_more(lake: Lakehouse) -> None:
-    txn = saving_again(lake, save(lake))
-    txn._backend.refuse_no_compare_and_set()  # once for each process
-    before = txn._backend.storage.counts.snapshot()
-    txn.save()
-    spent = txn._backend.storage.counts - before
-    # A definition, the running root, the file that announces it, and the one that confirms it.
-    assert (4, 0, 0) == (spent.put, spent.delete, spent.head)
-
-
 # -- taking --------------------------------------------------------------------------------------------
 
 
@@ -259,28 +241,6 @@ def test_a_conflict_of_one_taker_does_not_abort_for_the_other(lake: Lakehouse) -
     with pytest.raises(CommitConflict):
         c.commit()
     assert state_of(lake, saved) == TransactionDef.COMMITTING
-
-
-def test_a_resumed_commit_costs_one_put_and_two_deletes_more(lake: Lakehouse) -> None:
-    plain = reopened(lake)
-    before = plain.storage.counts.snapshot()
-    txn = plain.transaction()
-    txn.create_table("ns", "plain")
-    txn.commit()
-    base = plain.storage.counts - before
-    saved = save(reopened(lake))
-    other = reopened(lake)
-    again = other.resume_transaction(saved)
-    again._backend.refuse_no_compare_and_set()  # once for each process
-    before = other.storage.counts.snapshot()
-    again.commit()
-    spent = other.storage.counts - before
-    # No definition of its own, but the file that says that it is taken.
-    assert (base.create, base.put, base.delete + 2) == (
-        spent.create,
-        spent.put,
-        spent.delete,
-    )
 
 
 # -- what is pointed to --------------------------------------------------------------------------------
@@ -353,19 +313,6 @@ def fence(lake: Lakehouse, remove: Callable[[str], bool] = lambda path: False) -
     return root.version
 
 
-def test_a_save_without_a_cleaning_in_between_is_written_once(lake: Lakehouse) -> None:
-    """Though there was one before it began."""
-    fence(lake)
-    handle = reopened(lake)
-    txn = handle.transaction()
-    txn.create_table("ns", "saved")
-    txn._backend.refuse_no_compare_and_set()  # once for each process
-    before = handle.storage.counts.snapshot()
-    txn.save()
-    spent = handle.storage.counts - before
-    assert (3, 0, 0) == (spent.put, spent.delete, spent.head)
-
-
 def test_a_resumed_transaction_whose_files_a_cleaning_removed_is_refused(lake: Lakehouse) -> None:
     saved = save(lake)
     b = resumed(lake, saved)
@@ -382,3 +329,27 @@ def test_two_commits_are_one_although_one_of_them_passed_a_fence(lake: Lakehouse
     fence(lake)
     assert (3, 3) == (b.commit(), c.commit())
     prove(lake, "saved")
+
+
+# -- costs ---------------------------------------------------------------------------------------------
+
+
+def test_what_saving_committing_and_aborting_cost(lake: Lakehouse) -> None:
+    """Though there was a cleaning before: it is asked for once for each process."""
+    fence(lake)
+    handle = reopened(lake)
+    handle.backend.refuse_no_compare_and_set()
+    txn = handle.transaction()
+    txn.create_table("ns", "saved")
+    saved = txn.id
+    assert {"put": 3} == _puts(handle, txn.save), "a definition, the running root, and the file that names it"
+    again = handle.resume_transaction(saved)
+    again.create_table("ns", "more")
+    assert {"put": 4} == _puts(handle, again.save), "it is announced before, and confirmed"
+    assert {"put": 1} == _puts(handle, handle.resume_transaction(save(lake, "other")).abort)
+    committed = _puts(handle, handle.resume_transaction(saved).commit)
+    assert {"put": 2, "create": 1, "delete": 2} == committed, "that it is taken, and the hint: no definition of its own"
+
+
+def _puts(lake: Lakehouse, action: Callable[[], object]) -> dict[str, int]:
+    return {kind: n for kind, n in cost(lake, action).items() if kind in {"put", "create", "delete"}}

@@ -62,50 +62,37 @@ def versions_of(surgery: Surgery) -> Versions:
 # -- the newest ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("behind", [1, 2, 3, 10, 100, 299, 300])
-def test_a_stale_hint_costs_requests_logarithmic_in_how_stale_it_is(surgery: Surgery, behind: int) -> None:
-    replace(surgery, spec.HINT_FILE, str(NEWEST - behind).encode())
-    versions = versions_of(surgery)
-    assert NEWEST == versions.latest().version
-    assert 2 * math.ceil(math.log2(behind + 1)) + 5 >= versions.storage.counts.requests()
-    assert 0 == versions.storage.counts.list
+GARBAGE = (None, b"", b"garbage", b"-1", b"1e2", b"301x", b"99999999999999", b"4294967295", b"4294967296", b"400",
+           b"\xff\xfe\x00", "\u0663".encode(), b"0x10", b"1 2", b"\n\n", b"9" * 5000)  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "hint", [None, b"", b"garbage", b"-1", b"1e2", b"301x", b"99999999999999", b"4294967295", b"4294967296", b"400",
-             b"\xff\xfe\x00", "\u0663".encode(), b"0x10", b"1 2", b"\n\n", b"9" * 5000],
-)  # fmt: skip
-def test_a_missing_or_garbage_hint_is_no_harm(surgery: Surgery, hint: bytes | None) -> None:
-    """From the boundary on; logarithmic, and nothing is listed."""
-    if hint is None:
-        surgery.file(spec.HINT_FILE).unlink()
-    else:
-        replace(surgery, spec.HINT_FILE, hint)
+    ("boundary", "hint", "most"),
+    [
+        *(
+            (0, b"%d" % (NEWEST - behind), 2 * math.ceil(math.log2(behind + 1)) + 5)
+            for behind in (1, 2, 3, 10, 99, 300)
+        ),
+        *((0, hint, 2 * math.ceil(math.log2(NEWEST)) + 8) for hint in GARBAGE),
+        *((0, hint, 4) for hint in (b" 300 \n", b"300\n", b"000300")),
+        *((100, hint, 30) for hint in (b"", b"0", b"5", b"99", b"100", b"101", b"299", b"300", b"301", b"garbage")),
+    ],
+)
+def test_the_newest_is_found_whatever_the_hint_says(
+    surgery: Surgery, boundary: int, hint: bytes | None, most: int
+) -> None:
+    """With requests logarithmic in how stale it is, from the boundary on where it helps nobody; nothing is listed."""
+    surgery.file(spec.HINT_FILE).unlink()
+    if hint is not None:
+        surgery.write(spec.HINT_FILE, hint)
+    if boundary:
+        replace(surgery, spec.BOUNDARY_FILE, b"%d" % boundary)
+        for version in range(boundary):
+            surgery.remove(root_path(version))
     versions = versions_of(surgery)
     assert NEWEST == versions.latest().version
-    assert 2 * math.ceil(math.log2(NEWEST)) + 8 >= versions.storage.counts.requests()
+    assert most >= versions.storage.counts.requests()
     assert 0 == versions.storage.counts.list
-
-
-@pytest.mark.parametrize("hint", [b" 300 \n", b"300\n", b"000300"])
-def test_a_hint_with_white_space_is_a_hint(surgery: Surgery, hint: bytes) -> None:
-    replace(surgery, spec.HINT_FILE, hint)
-    versions = versions_of(surgery)
-    assert NEWEST == versions.latest().version
-    assert 4 == versions.storage.counts.requests()
-
-
-@pytest.mark.parametrize("hint", [None, b"0", b"5", b"99", b"100", b"101", b"299", b"300", b"301", b"garbage"])
-def test_after_expiration_the_newest_is_found_from_the_boundary(surgery: Surgery, hint: bytes | None) -> None:
-    """A hint below the boundary is stale."""
-    replace(surgery, spec.BOUNDARY_FILE, b"100")
-    for version in range(100):
-        surgery.remove(root_path(version))
-    replace(surgery, spec.HINT_FILE, hint or b"")
-    versions = versions_of(surgery)
-    assert NEWEST == versions.latest().version
-    assert 0 == versions.storage.counts.list
-    assert 30 >= versions.storage.counts.requests()
 
 
 def test_a_stalled_reader_is_not_led_by_a_hint_into_a_half_deleted_prefix(tmp_path: Path) -> None:
