@@ -2,7 +2,7 @@
 
     git archive COMMIT | tar -x -C /tmp/before        the checkout that still has the tests
     .venv/bin/python scripts/mutants.py --seed 7 --count 30 --before /tmp/before \
-        --gone "tests/core/test_model.py" --left "tests/core/test_rewrite.py tests/model" trinitylake_core/tree/*.py
+        --gone "tests/core/test_diff.py" --left "tests/core/test_rewrite.py tests/model" trinitylake_core/tree/*.py
 
 A mutant is one syntax node, in a function that the tests in ``--gone`` call, which a seed chooses and which is changed:
 a comparison, a condition, a number, an answer, a call that is left out. It is put into a copy of the older checkout,

@@ -29,6 +29,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "costs.md"
 WRITES, READS = ("put", "create", "copy", "list"), ("get", "head")
 DOLLARS = {"writes": 0.005 / 1000, "reads": 0.0004 / 1000}
 """List price of a request on S3 Standard, us-east-1: PUT, COPY, POST, LIST and GET, SELECT and all other."""
+Measured = tuple[Lakehouse, Callable[[], object]]
+"""A handle, and what is measured at it."""
 Measure = Callable[[Lakehouse, Callable[[], object]], RequestCounts]
 SIZES: dict[str, Any] = {
     "order": 16,
@@ -91,59 +93,43 @@ def _add(lake: Lakehouse, name: str) -> None:
         txn.create_table("ns", name)
 
 
-def test_a_small_commit_on_a_warm_handle(lake: Lakehouse, measured: Measure) -> None:
-    """The definition, the root, the hint; beside the hint a get of the boundary and a head of the next version."""
-    counts = measured(lake, lambda: _add(lake, "new"))
-    assert {"put": 2, "create": 1, "get": 1, "head": 1} == {
-        kind: n for kind, n in counts.as_dict().items() if "bytes" not in kind
-    }
-    assert_documented("commit of one table, warm handle", counts)
+def _add_ten(lake: Lakehouse) -> None:
+    with lake.transaction() as txn:
+        for number in range(10):
+            txn.create_table("ns", f"n{number}")
 
 
-def test_a_commit_of_ten_tables(lake: Lakehouse, measured: Measure) -> None:
-    """Ten definitions, and still one root and one hint."""
-
-    def commit() -> None:
-        with lake.transaction() as txn:
-            for number in range(10):
-                txn.create_table("ns", f"n{number}")
-
-    counts = measured(lake, commit)
-    assert (11, 1, 1, 0, 1) == (counts.put, counts.create, counts.get, counts.list, counts.head)
-    assert_documented("commit of ten tables, warm handle", counts)
-
-
-def test_the_first_commit_of_a_process(lake: Lakehouse, measured: Measure) -> None:
-    """It also lets racers race for twelve files, looks who has each, and deletes them: one of several must win."""
+def _first(lake: Lakehouse) -> Measured:
+    """Racers race for twelve files: one looks who has each, and deletes them, because one of several must win."""
     forget_proofs()
     other = _reopened(lake)
-    counts = measured(other, lambda: _add(other, "new"))
-    assert {"put": 2, "create": 1 + 4 * 8 + 8 * 2, "get": 1 + 8 + 12, "head": 1, "delete": 1} == {
-        kind: n for kind, n in counts.as_dict().items() if "bytes" not in kind
-    }
-    assert_documented("first commit of a process", counts)
+    return other, lambda: _add(other, "new")
 
 
-def test_a_commit_that_loses_one_race(lake: Lakehouse, measured: Measure) -> None:
-    """One creation in vain, and the roots that won."""
+def _overtaken(lake: Lakehouse, by: Callable[[Lakehouse], object]) -> Measured:
     other = _reopened(lake)
     txn = lake.transaction()
     txn.create_table("ns", "mine")
-    _add(other, "theirs")
-    counts = measured(lake, txn.commit)
-    assert (2, 2, 4, 0, 1) == (counts.put, counts.create, counts.get, counts.list, counts.head)
-    assert_documented("commit that loses one race", counts)
+    by(other)
+    return lake, txn.commit
 
 
-def test_a_commit_that_meets_a_fence(lake: Lakehouse, measured: Measure) -> None:
-    """It asks once when its base was stored; what is younger than the fence stays as it is."""
-    other = _reopened(lake)
-    txn = lake.transaction()
-    txn.create_table("ns", "mine")
+def _fence(other: Lakehouse) -> None:
     commit(other.backend, other.backend.newest_seen, Fence(1, {}))
-    counts = measured(lake, txn.commit)
-    assert (2, 2, 4, 0, 2) == (counts.put, counts.create, counts.get, counts.list, counts.head)
-    assert_documented("commit that loses the race to a cleaning", counts)
+
+
+COMMITS: dict[str, Callable[[Lakehouse], Measured]] = {
+    "commit of one table, warm handle": lambda lake: (lake, lambda: _add(lake, "new")),
+    "commit of ten tables, warm handle": lambda lake: (lake, lambda: _add_ten(lake)),
+    "first commit of a process": _first,
+    "commit that loses one race": lambda lake: _overtaken(lake, lambda other: _add(other, "theirs")),
+    "commit that loses the race to a cleaning": lambda lake: _overtaken(lake, _fence),
+}
+
+
+@pytest.mark.parametrize("operation", COMMITS)
+def test_a_commit_sends_what_the_document_says(lake: Lakehouse, measured: Measure, operation: str) -> None:
+    assert_documented(operation, measured(*COMMITS[operation](lake)))
 
 
 def test_a_cold_lookup(moto_server: S3Server, measured: Measure) -> None:

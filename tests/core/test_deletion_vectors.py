@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ from tests.support.engines import by_spark_sql, connected
 from tests.support.writers import pool
 from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg.commit_rules.deletion_vectors import refuse_lost_vectors
-from trinitylake_core.rest import Served, endpoint
+from trinitylake_core.rest import Served
 from trinitylake_core.table_places import Located
 
 _TABLE: Final = "/v1/lake/namespaces/a/tables/t"
@@ -108,12 +108,6 @@ def _write(uri: str, schema: Any, rows: list[Row]) -> int:
     data = io.BytesIO()
     fastavro.writer(data, schema, rows)
     return _path(uri).write_bytes(data.getvalue())
-
-
-@pytest.fixture
-def served(lake: Lakehouse) -> Iterator[Served]:
-    with endpoint(lake) as at:
-        yield at
 
 
 @pytest.fixture

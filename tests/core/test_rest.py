@@ -39,15 +39,9 @@ from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg import TrinityLakeCatalog
-from trinitylake_core.rest import Limits, Principals, Served, Warehouses, application, endpoint, serve
+from trinitylake_core.rest import Limits, Principals, Served, Warehouses, application, serve
 from trinitylake_core.rest.principals import Principal, hash_token
 from trinitylake_core.rest.serving import running
-
-
-@pytest.fixture
-def served(lake: Lakehouse) -> Iterator[Served]:
-    with endpoint(lake) as at:
-        yield at
 
 
 @pytest.fixture

@@ -33,10 +33,3 @@ def test_exactly_one_is_given() -> None:
             rollback.Config(**target.keywords(), reason="r")
         with pytest.raises(InvalidInput, match="where to restore from"):
             restore.Config(**target.keywords(), only=["*"], reason="r")
-
-
-def test_a_config_holds_its_target() -> None:
-    target = RecoveryTarget(version=0)
-    assert target == rollback.Config(**target.keywords(), reason="r").target
-    assert target == restore.Config(version=0, only=["*"], reason="r").target
-    assert {"version": 0, "timestamp": None, "snapshot": None} == target.keywords()

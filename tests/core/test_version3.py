@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,12 +22,6 @@ _TABLES: Final = "/v1/lake/namespaces/a/tables"
 _TABLE: Final = f"{_TABLES}/t"
 _V3: Final = {"format-version": "3"}
 _LONG: Final = {"id": 1, "name": "x", "type": "long", "required": False}
-
-
-@pytest.fixture
-def served(lake: Lakehouse) -> Iterator[Served]:
-    with endpoint(lake) as at:
-        yield at
 
 
 @pytest.fixture

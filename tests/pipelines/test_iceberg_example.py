@@ -32,6 +32,7 @@ verified: 45 versions, 42 metadata files, 0 findings
 the bad version can still be looked at: sales.orders has 1 row there"""
 
 
+@pytest.mark.slow  # four processes that write: nine seconds of CPU, and what they prove the mayhem of tables does, too
 def test_the_example_does_what_its_page_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Snapshot IDs, times, and how often a writer had to try again vary; what is read does not."""
     iceberg.run(tmp_path)
