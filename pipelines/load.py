@@ -435,7 +435,7 @@ class _Load(JobRun[Config, Report]):
             self.refuse_missing(missing)
         if there and self.config.existing == REFUSE:
             number = sum(row["objects"] for row in kinds[loading.ALL_THERE])
-            self.refuse_there(there, number)
+            self.refuse_existing(there, number)
 
     def refuse_missing(self, rows: Sequence[Row]) -> None:
         names = []
@@ -448,7 +448,8 @@ class _Load(JobRun[Config, Report]):
             f'there is no namespace {", ".join(names)}; load it, too: {{"create_namespace": {{"namespace": ...}}}}'
         )
 
-    def refuse_there(self, rows: Sequence[Row], number: int) -> None:
+    def refuse_existing(self, rows: Sequence[Row], number: int) -> None:
+        """Raise ``AlreadyExists``: ``number`` objects are in the lakehouse already; ``rows`` are some of them."""
         names = []
         for row in rows[:SHOWN]:
             what = self.describe_object(row)

@@ -275,7 +275,7 @@ def _find_id(lake: Lakehouse) -> str:
     """
     versions = lake.backend.versions
     for version in sorted(listed_versions(versions), reverse=True):
-        (root,) = versions.readable_roots([version])
+        (root,) = versions.read_roots([version])
         if root is None or root.unreadable is not None:
             continue
         with suppress(Corrupt, InvalidDefinition):

@@ -182,9 +182,10 @@ class _Restore(RecoveryRun[Config, Report]):
         plan = restore.plan()
         _refuse_taken(restore, config, self.spark)
         there = restore.there.backend.storage
-        # A copy of the catalog holds no files of tables.
+        # Another lakehouse may be a copy without the files of tables, so they are not looked for there.
         prover = self.prover(there, None if restore.copies else config.tables)
-        if self.review is not None or not restore.copies:  # what is copied is proved when it is read
+        # The commit reads and proves what it copies, so before it that is proved only for people who see the plan.
+        if self.review is not None or not restore.copies:
             restore.refuse_damaged(prover.find_damaged(restore.coming_back()))
 
         def report(plan: RecoveryPlan, **more: Any) -> Report:

@@ -283,7 +283,7 @@ def _sample_roots(lake: Lakehouse, before: int) -> list[Root]:
         return [newest]
     step = -(-count // (_LOOKS + 1))
     roots = [newest]
-    for each in versions.readable_roots(range(newest.version - step, first.version, -step)):
+    for each in versions.read_roots(range(newest.version - step, first.version, -step)):
         if each is not None and each.unreadable is None:
             roots.append(each)
     roots.append(first)

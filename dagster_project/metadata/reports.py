@@ -97,10 +97,10 @@ def text_of(report: Summarised, rows: int = _LOGGED) -> str:
 
 
 def figures(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every figure of a report by its name, one of a part by both names: ``plan_nodes``. Lists are counted."""
+    """Yield every figure of a report by its name; one of its plan as ``plan_nodes``. Of a list, how long it is."""
     for name, each in items_of(value).items():
         label = f"{prefix}{name}"
-        if name == "seconds":
+        if name == "seconds":  # of each step of the job
             yield label, round(sum(each.values()), 3)
         elif isinstance(each, datetime):
             yield label, utc(each)
@@ -110,7 +110,7 @@ def figures(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield label, len(each)
         elif name == "rollback":  # an undo reports its rollback as its own
             yield from figures(each, prefix)
-        elif is_dataclass(each) or (isinstance(each, Mapping) and name != "failures"):
+        elif is_dataclass(each) or (isinstance(each, Mapping) and name != "failures"):  # they are texts, by tables
             yield from figures(each, f"{label}_")
 
 

@@ -413,7 +413,7 @@ class _Reading:
 
     def versions(self) -> Iterator[Row]:
         numbers = range(self.part.begin, self.part.end)
-        for root in Versions(self.storage).readable_roots(numbers):
+        for root in Versions(self.storage).read_roots(numbers):
             if root is None:
                 continue  # it has expired since
             if root.unreadable is not None:

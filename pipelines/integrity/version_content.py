@@ -146,7 +146,7 @@ class GatheredContent(VersionContent):
         """
         root = self.root
         if root is None and self.version >= 0:
-            root = next(Versions(storage).readable_roots([self.version]))
+            root = next(Versions(storage).read_roots([self.version]))
         if root is not None:
             yield from self.check_object_counts(root)
             for namespace in self.missing_namespaces():

@@ -499,9 +499,9 @@ def _metadata(rows: Iterator[Row], storage: Storage, *, strict: bool) -> Found:
             why = f"its metadata file {uri_of(root, path)} {refs.why}"
             yield refs.role, path, path, label, why, None
             continue
-        yield from _beside(root, path)
-        yield from _held(path, label, refs, root)
-        former = "" if "://" in path else former_root(root, path, refs.location)
+        yield from _name_checksum_file(root, path)
+        yield from _name_held_directories(path, label, refs, root)
+        former = "" if "://" in path else former_root(root, path, refs.location)  # only what lies here came along
         places = TablePlaces.of(storage, uri_of(root, path))
         lists = [(LIST, each, FILLED if filled else None) for each, filled in sorted(refs.manifest_lists.items())]
         yield from names.rows(path, lists, former, places)
@@ -509,7 +509,7 @@ def _metadata(rows: Iterator[Row], storage: Storage, *, strict: bool) -> Found:
             yield from names.rows(path, [(role, each, None) for each in sorted(uris)], former, places)
 
 
-def _held(path: str, label: str, refs: References, root: str) -> Found:
+def _name_held_directories(path: str, label: str, refs: References, root: str) -> Found:
     """Yield the directory that the table of a metadata file claims, and those of which nothing may be deleted.
 
     A claim covers the table's own directory, the one that its metadata are in: whatever its properties say, it keeps no
@@ -558,7 +558,7 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, st
             why = f"its {role} {uri_of(root, path)} {inner.why}"
             yield inner.role, path, path, "", why, None
             continue
-        yield from _beside(root, path)
+        yield from _name_checksum_file(root, path)
         yield from names.rows(path, inner, row["about"], TablePlaces.parse_label(storage, row["label"]))
 
 
@@ -670,7 +670,7 @@ class _Names:
                     yield each
                 else:
                     yield ALIAS, key, parent, OUTSIDE, path, size
-            yield from _beside(self.root, path) if role == LIVE else ()
+            yield from _name_checksum_file(self.root, path) if role == LIVE else ()
 
     def _why_outside(self, path: str, places: TablePlaces) -> OutsidePlaces | None:
         """Return why a file is not opened; ``None``: it lies in the places of its table."""
@@ -720,7 +720,7 @@ def _plain_names_of_listed(rows: Iterator[Row]) -> Iterator[tuple[str, int | Non
         yield row["path"], row["size"], plain_name(row["path"])
 
 
-def _beside(root: str, path: str) -> Found:
+def _name_checksum_file(root: str, path: str) -> Found:
     """Yield the checksum file that Hadoop's writers put beside each file on a disk."""
     if root.startswith("file:") and "://" not in path:
         above, _, name = path.rpartition("/")

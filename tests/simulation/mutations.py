@@ -251,13 +251,13 @@ _read_versions = Requests._read_versions
 
 
 def _only_whole_roots(self: Any, versions: Any) -> Iterator[Any]:
-    for root in _readable_roots(self, versions):
+    for root in _read_roots(self, versions):
         if root is not None and root.unreadable is not None:
             raise CorruptNode(root.unreadable, path=root.path)
         yield root
 
 
-_readable_roots = RootFiles.readable_roots
+_read_roots = RootFiles.read_roots
 GROUPS: Final[dict[str, Mutation]] = {
     "members of a group do not conflict with each other": Mutation(
         lambda: {(group._GroupChange, "_refuse_conflicting"): lambda self, change: None}, ("group",), preemptions=0
@@ -389,7 +389,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(export._Export, "refuse_gone"): lambda *_: None}, ("export-history", "expire")
     ),
     "a damaged root is passed over": Mutation(
-        lambda: {(RootFiles, "readable_roots"): _only_whole_roots}, ("recover-older", "expire-some")
+        lambda: {(RootFiles, "read_roots"): _only_whole_roots}, ("recover-older", "expire-some")
     ),
     "a rollback stands on the damaged root": Mutation(
         lambda: {(rollback, "newest_base"): _on_the_readable_one}, ("recover", "write")

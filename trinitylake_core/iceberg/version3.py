@@ -137,15 +137,15 @@ def with_defaults(fresh: Schema, given: Schema) -> Schema:
 
 
 def _fields_with_defaults(fresh: Iterable[NestedField], given: Iterable[NestedField]) -> Iterator[NestedField]:
-    for new, old in zip(fresh, given, strict=True):
+    for numbered, source in zip(fresh, given, strict=True):
         yield NestedField(
-            new.field_id,
-            new.name,
-            _type_with_defaults(new.field_type, old.field_type),
-            required=new.required,
-            doc=new.doc,
-            initial_default=old.initial_default,
-            write_default=old.write_default,
+            numbered.field_id,
+            numbered.name,
+            _type_with_defaults(numbered.field_type, source.field_type),
+            required=numbered.required,
+            doc=numbered.doc,
+            initial_default=source.initial_default,
+            write_default=source.write_default,
         )
 
 

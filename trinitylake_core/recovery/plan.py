@@ -97,7 +97,7 @@ def refuse_outdated(backend: LakehouseBackend, planned_at: int, newest: Root, is
         raise InvalidInput(f"the plan cannot be of version {planned_at}: the newest one is {newest.version}")
     if planned_at == newest.version:
         return
-    between = backend.versions.readable_roots(range(planned_at + 1, newest.version))
+    between = backend.versions.read_roots(range(planned_at + 1, newest.version))
     since = [root for root in between if root is not None]
     refuse_changed(backend, planned_at, [*since, newest], is_same)
 

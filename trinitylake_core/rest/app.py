@@ -28,7 +28,7 @@ from trinitylake_core.rest.json_bounds import Bomb
 from trinitylake_core.rest.limits import Limits
 from trinitylake_core.rest.principals import Principal, Principals, WrongToken, almighty
 from trinitylake_core.rest.problems import Problem, problem_of
-from trinitylake_core.rest.repeats import again, key_of
+from trinitylake_core.rest.repeats import answer_again, key_of
 from trinitylake_core.rest.requests import Reply, Request
 from trinitylake_core.rest.turns import ClientGone, Rates, Seat, Seats
 from trinitylake_core.rest.warehouses import Warehouse, Warehouses
@@ -239,7 +239,7 @@ class _Endpoint:
                 raise Problem(503, "ServiceUnavailableException", str(problem_of(error))) from error
             except Repeated as done:
                 asking.asked.versions.append(done.version)
-                return again(done, key, request, handler, self._warehouses)
+                return answer_again(done, key, request, handler, self._warehouses)
 
     # -- what every request passes -------------------------------------------------------------
 

@@ -35,7 +35,7 @@ def key_of(method: str, url: str, request: Request) -> RequestKey | None:
         raise Problem(500, "CommitStateUnknownException", str(error)) from error
 
 
-def again(
+def answer_again(
     done: Repeated, key: RequestKey | None, request: Request, handler: Callable[[Request], Reply], all_: Warehouses
 ) -> Reply:
     """Return the answer to a request that was carried out before. Where its version has expired, that of now.
@@ -45,17 +45,19 @@ def again(
     if key is None or done.digest != key.digest:
         text = f"version {done.version} was made by another request with this idempotency key; use each key once"
         raise Problem(422, "UnprocessableEntityException", text)
-    how = _HOW.get(handler)
-    if how is None:
+    load = _HOW.get(handler)
+    if load is None:
         return NOTHING
-    name, version = request.warehouse.name, done.version - (handler is update_namespace)
-    asked = replace(request, query={})
+    version = done.version
+    if handler is update_namespace:
+        version -= 1  # its answer says which properties were there before
+    asked = replace(request, query={})  # of the whole table, as a commit is answered: `snapshots=refs` is for loads
     try:
-        return how(asked, all_.get(f"{name}@{version}"))
+        return load(asked, all_.get(f"{request.warehouse.name}@{version}"))
     except Problem as problem:
         if problem.kind != "NotFoundException":
             raise
-        return how(asked, request.warehouse)
+        return load(asked, request.warehouse)
 
 
 _Load = Callable[[Request, Warehouse], Reply]

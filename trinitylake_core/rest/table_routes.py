@@ -269,7 +269,10 @@ def _lend(
 
 
 def _keys_for(request: Request, table: Table, staged: TableMetadata | None) -> dict[str, Any]:
-    """Return the fields of an answer that are for a client, with keys for one that asks for them."""
+    """Return the fields of an answer that say how a client reaches the files of a table.
+
+    A client that asks for signatures may have requests for these files signed from now on.
+    """
     config = request.warehouse.client_properties()
     ways = _ways_to_files(request)
     identifier = table.name()
@@ -279,6 +282,7 @@ def _keys_for(request: Request, table: Table, staged: TableMetadata | None) -> d
         config |= dict.fromkeys(_SIGNS_AT, _path_of(request, identifier, "sign"))
     if _VENDED not in ways:
         return {"config": config}
+    # A table that is only staged has no metadata file yet; of this name nothing counts but its directory.
     location = table.metadata_location or f"{table.metadata.location}/metadata/new"
     lent = _lend(request, identifier, location, staged)
     if lent is None:

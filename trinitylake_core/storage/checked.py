@@ -101,13 +101,13 @@ class CheckedByTrying(BaseStorage):
             if shape is not None and shape != proven:
                 raise self._unsteady()
         except UnsafeStorage as refusal:
-            if version is not None and self._took_back(path, version):
+            if version is not None and self._take_back(path, version):
                 raise UnsafeStorage(f"{refusal}. {path}, which was just created, was removed again") from None
             raise self._unknown_outcome(f"{path} was created", refusal) from refusal
         except StorageError as failure:
             raise self._unknown_outcome(f"{path} was created", failure) from failure
 
-    def _took_back(self, path: str, version: str) -> bool:
+    def _take_back(self, path: str, version: str) -> bool:
         """Remove the version of a file that this process made, so that an older one shows again, if there was any.
 
         Return whether that was done.

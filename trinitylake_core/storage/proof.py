@@ -200,7 +200,11 @@ def _fight(
     most: int,
     seconds: float,
 ) -> None:
-    """Run duels of a file of ``size`` bytes against a small one, at most ``most``; begin none after ``seconds``."""
+    """Run duels of a file of ``size`` bytes against a small one, at most ``most``; begin none after ``seconds``.
+
+    The delay at which the store decides is searched between ``earliest`` and ``latest``. Requests do not always take
+    equally long, so when one end moves to the delay that was tried, the other one moves a little away from it.
+    """
     began = time.monotonic()
     large = b"x" * size
     small = b"small".ljust(_SMALL_BYTES)
@@ -220,9 +224,9 @@ def _fight(
         if number == 0:
             # The first one tells how long the large file takes: the decision falls within that time.
             latest = max(_NARROWEST_SECONDS, time.monotonic() - started)
-        elif winner == 0:
+        elif winner == 0:  # the small file came too late
             latest = max(delay, earliest + _NARROWEST_SECONDS)
             earliest = max(0.0, earliest - width * _JITTER / 2)
-        else:
+        else:  # it won, so it came too early
             earliest = min(delay, latest)
             latest += width * _JITTER / 2 + _NARROWEST_SECONDS

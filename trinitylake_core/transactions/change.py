@@ -219,7 +219,7 @@ class TransactionChange:
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the root on top of ``base``: its tree, its buffer, and this transaction's messages at the end."""
         self.prove(base, created_at_millis)
-        entries = self._entries_into(base, writer.target_bytes)
+        entries = self._entries_of_first_tree(base, writer.target_bytes)
         if entries is not None:
             new = plant_tree(
                 self._backend,
@@ -254,8 +254,11 @@ class TransactionChange:
             is_bulk=new.is_bulk,
         )
 
-    def _entries_into(self, base: Root, target_bytes: int) -> Sequence[Columns] | None:
-        """Return what is written as the entries of a new tree, if it is that and fills an empty lakehouse."""
+    def _entries_of_first_tree(self, base: Root, target_bytes: int) -> Sequence[Columns] | None:
+        """Return the entries from which a tree is built at once, as many new objects come into an empty lakehouse.
+
+        ``None``: it is not empty, something else is written, or the root may hold all of it as messages.
+        """
         node = base.node
         is_empty = node.is_leaf and not node.keys and not len(node.buffer)
         if not is_empty:

@@ -142,11 +142,14 @@ def _number(data: Data, at: int) -> int:
 
 
 def _field(data: Data, table: int, index: int) -> int:
-    """Return the offset of a field of a table, 0 if it is left out: by the list of offsets that the table points to."""
+    """Return the offset of a field of a table, 0 if it is left out.
+
+    A table begins with the distance back to its list of offsets: 16 bits for each field, behind two lengths.
+    """
     offsets = table - _number(data, table)
     (size,) = _U16(data, offsets)
     at = 4 + 2 * index
-    if at >= size:
+    if at >= size:  # a writer ends the list with the last field that it has set
         return 0
     offset: int
     (offset,) = _U16(data, offsets + at)

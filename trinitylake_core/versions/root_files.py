@@ -91,10 +91,10 @@ class RootFiles:
         number = 0 if isinstance(boundary, FileMissing) else number_in(boundary)
         return root_data, number
 
-    def readable_roots(self, versions: Sequence[int]) -> Iterator[Root | None]:
+    def read_roots(self, versions: Sequence[int]) -> Iterator[Root | None]:
         """Yield several roots in order, read in parallel; ``None`` for those that are gone.
 
-        For one that is there and cannot be read comes what stands for it.
+        For a file that cannot be read comes a root whose ``unreadable`` says why.
         """
         paths = [self.path(version) for version in versions]
         for version, (path, data) in zip(versions, self.storage.read_many(paths), strict=True):
@@ -120,11 +120,11 @@ class RootFiles:
         return found
 
     def in_batches(self, versions: range, first: int = 1) -> Iterator[tuple[int, Root | None]]:
-        """Yield versions with what :meth:`readable_roots` yields, read in batches: ``first``, then twice as many."""
+        """Yield versions with what :meth:`read_roots` yields, read in batches: ``first``, then twice as many."""
         size = first
         while versions:
             batch = versions[:size]
-            yield from zip(batch, self.readable_roots(batch), strict=True)
+            yield from zip(batch, self.read_roots(batch), strict=True)
             versions = versions[size:]
             size = min(2 * size, BATCH)
 
@@ -133,11 +133,11 @@ class RootFiles:
 
         ``None`` if there is no file of the version itself. One ``get`` each.
         """
-        found = next(self.readable_roots([version]))
+        found = next(self.read_roots([version]))
         if found is None or found.unreadable is None:
             return found
         for later in range(version + 1, newest.version + 1):
-            root = next(self.readable_roots([later]))
+            root = next(self.read_roots([later]))
             if root is not None and root.unreadable is None:
                 return root
         return newest

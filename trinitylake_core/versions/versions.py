@@ -84,7 +84,7 @@ class Versions(RootFiles):
         best: Root | None = None
         while low < high:
             middle = (low + high) // 2
-            root = _readable(self, middle, low)
+            root = _search_readable(self, middle, low)
             if root is None:
                 low = _expired_up_to(self, middle)
             elif root.unreadable is not None:
@@ -164,14 +164,14 @@ class Versions(RootFiles):
                 )
 
 
-def _readable(roots: RootFiles, version: int, low: int) -> Root | None:
-    """Return the root of a version, or of the first one down to ``low`` that can be read.
+def _search_readable(roots: RootFiles, version: int, low: int) -> Root | None:
+    """Return the root of a version; where it cannot be read, that of the next older one that can, down to ``low``.
 
-    If none can, what stands for the last of them; ``None`` if the root of the version itself is gone.
+    Where none of them can, a root that is marked as unreadable. ``None``: the version has no root any more.
     """
     found: Root | None = None
     for each in range(version, low - 1, -1):
-        root = next(roots.readable_roots([each]))
+        root = next(roots.read_roots([each]))
         if root is None:
             break
         found = root
@@ -204,7 +204,7 @@ def _following(roots: RootFiles, version: int) -> Iterator[Root]:
     size = 1
     while True:
         batch = range(first, first + size)
-        for root in roots.readable_roots(batch):
+        for root in roots.read_roots(batch):
             if root is None:
                 return
             yield root

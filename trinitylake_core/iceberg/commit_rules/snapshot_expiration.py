@@ -143,7 +143,7 @@ def expiring(
     kept: set[int] = set()
     referenced: set[int] = set()
     for ref_name, ref in sorted(metadata.refs.items()):
-        if not _stays(ref_name, ref, snapshots, own, now_millis):
+        if not _is_ref_kept(ref_name, ref, snapshots, own, now_millis):
             gone_refs.append(ref_name)
         elif ref.snapshot_ref_type == SnapshotRefType.TAG:
             kept.add(ref.snapshot_id)
@@ -187,19 +187,20 @@ def _number(metadata: TableMetadata, name: str, default: int | None) -> int | No
     return int(text)
 
 
-def _stays(
+def _is_ref_kept(
     name: str,
     ref: SnapshotRef,
     snapshots: dict[int, Snapshot],
     rules: SnapshotRules,
     now_millis: int,
 ) -> bool:
-    oldest = ref.max_ref_age_ms or rules.max_ref_age_millis
+    """Return whether a branch or a tag stays: the branch main does at any age."""
+    max_age = ref.max_ref_age_ms or rules.max_ref_age_millis
     snapshot = snapshots.get(ref.snapshot_id)
-    if name == MAIN_BRANCH or oldest is None or snapshot is None:
+    if name == MAIN_BRANCH or max_age is None or snapshot is None:  # without its snapshot its age is not known
         return True
     age = now_millis - snapshot.timestamp_ms
-    return age <= oldest
+    return age <= max_age
 
 
 def _kept_of_branch(

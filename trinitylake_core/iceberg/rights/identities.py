@@ -23,24 +23,24 @@ def identity_of_metadata(root: str, metadata: TableMetadata, location: str) -> I
 
 
 def directories_left(root: str, old: TableDef, metadata: TableMetadata, location: str) -> list[str]:
-    """Return the directories that a table had by a definition, and has no longer by new metadata at a location.
+    """Return the directories that a table had by its old definition, and has no longer by new metadata at a location.
 
-    Its files of older versions lie there, so they stay its own. Raises ``TableForbidden``: there are too many.
+    One that lies in another one is not listed. They stay directories of the table: its files of older versions lie
+    there. Raises ``TableForbidden``: there are too many.
     """
-    held: list[str] = []
+    listed: list[str] = []
     for place in directories_of(metadata):
         spelled = canonical(root, place.location)
-        held.append(as_directory(spelled))
+        listed.append(as_directory(spelled))
     file = canonical(root, location)
     own = own_directory(root, file)
     if own is not None:
-        held.append(own)
+        listed.append(own)
     left: list[str] = []
-    before = identity_of(root, old)
-    for each in sorted(before.directories):  # one before those that lie in it
-        covers = (*held, *left)
-        if not each.startswith(covers):
+    for each in sorted(identity_of(root, old).directories):  # a directory comes before those that lie in it
+        if not each.startswith(tuple(listed)):
             left.append(each)
+            listed.append(each)
     if len(left) > _MOST_LEFT:
         raise TableForbidden(
             f"the table had {len(left)} other directories, which stay its own, and there are {_MOST_LEFT} at the most: "

@@ -96,8 +96,9 @@ class _Change:
         self._base = metadata
         self._now = metadata
         self._millis = millis
-        self._schema: int | None = None
+        self._last_schema: int | None = None
         self._added: list[int] = []
+        """The versions that were added. Later updates may name the last one, and the last schema, by -1."""
 
     def apply(self, update: ViewUpdate) -> None:
         now = self._now
@@ -149,14 +150,15 @@ class _Change:
 
     def _add_schema(self, schema: Schema) -> None:
         same = (each.schema_id for each in self._now.schemas if schema_meaning(each) == schema_meaning(schema))
-        self._schema = next(same, None)
-        if self._schema is None:
-            self._schema = max((each.schema_id for each in self._now.schemas), default=-1) + 1
-            self._set(schemas=[*self._now.schemas, schema.model_copy(update={"schema_id": self._schema})])
+        self._last_schema = next(same, None)
+        if self._last_schema is None:
+            self._last_schema = max((each.schema_id for each in self._now.schemas), default=-1) + 1
+            self._set(schemas=[*self._now.schemas, schema.model_copy(update={"schema_id": self._last_schema})])
 
     def _add_version(self, version: ViewVersion) -> None:
+        """Add a version, with a number of its own; one with the same content as an older one is that one again."""
         if version.schema_id == _LAST_ADDED:
-            version = version.model_copy(update={"schema_id": self._schema})
+            version = version.model_copy(update={"schema_id": self._last_schema})
         if all(each.schema_id != version.schema_id for each in self._now.schemas):
             raise ValidationError(f"Cannot add version with unknown schema: {version.schema_id}")
         refuse_repeated_dialects(version)
