@@ -46,6 +46,7 @@ TABLE_COMPACTION: Final = "table_compaction"
 TABLE_EXPIRATION: Final = "table_snapshot_expiration"
 TABLE_CLEANING: Final = "table_cleaning"
 OF_TABLES: Final = (TABLE_HEALTH, TABLE_EXPIRATION, TABLE_CLEANING)
+"""The assets of each lakehouse that has ``tables`` in lakehouses.yaml. Their jobs: ``TABLE_JOBS`` of ``factory.py``."""
 ALL: Final = (HEALTH, COMPACTION, SNAPSHOTS, BACKUP, EXPIRATION, ORPHANS, *OF_TABLES, TABLE_COMPACTION)
 """What maintenance of a fleet may materialise."""
 INTEGRITY: Final = "integrity"

@@ -94,7 +94,8 @@ class TableHealth:
 
 
 _FIGURES: Final = tuple(each.name for each in fields(TableHealth) if each.type != "str")
-"""Every column that is a number: a new one is a field there, and in the figures of ``iceberg/health.py``."""
+"""Every column that is a number. A new one is a field of :class:`TableHealth`, and of ``Figures`` in
+``trinitylake_core/iceberg/reading/health.py``. Dagster shows those that ``dagster_project/metadata/reports.py`` names."""
 _HEALTH: Final = pa.schema(
     {"namespace": TEXT, "name": TEXT, "table_type": TEXT, "failure": TEXT, **dict.fromkeys(_FIGURES, LONG)}
 )

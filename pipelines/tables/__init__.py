@@ -1,1 +1,1 @@
-"""Changing Iceberg tables: runs over many of them, each by the policy for its name, and their compaction."""
+"""What the jobs in ``pipelines/tables_*.py`` share that change Iceberg tables, and the parts of the compaction."""

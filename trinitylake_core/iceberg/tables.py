@@ -308,6 +308,7 @@ def commit_table(attempt: Attempt, commit: Commit, staged: StagedTables) -> Stor
     if new.metadata == current.metadata:
         attempt.txn.need_unchanged(TABLE, *commit.name)  # that there is nothing to do has to stay true
         return _show(attempt, commit.name, current)
+    # What a commit must keep true is asked here: nothing has been written yet.
     directories = attempt.places.refuse_change(new, current)
     attempt.claim(commit.name, directories=directories)
     _refuse_lost_vectors(attempt.places, commit.name, current, new)

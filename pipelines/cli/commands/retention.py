@@ -1,83 +1,20 @@
-"""Commands that delete and verify: expire, clean, verify, and those about Iceberg tables and their files."""
+"""Commands that delete and verify: expire, clean, verify, and mend."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from pipelines import clean as clean_job
 from pipelines import expire as expire_job
 from pipelines import mend as mending
-from pipelines import tables_clean as cleaning
-from pipelines import tables_expire as expiring
-from pipelines import tables_health as looking
 from pipelines import verify as verifying
-from pipelines.cli.command import (
-    DONE,
-    FOUND_PROBLEMS,
-    Call,
-    Option,
-    Result,
-    age,
-    command,
-    in_order,
-    option,
-    report_result,
-)
-from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
+from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, age, command, in_order, option
+from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, YES
+from pipelines.cli.commands.planned import PLANNED, SOME_FAILED, cleaning_options, run_planned
 from pipelines.cli.report import summarise
 from pipelines.source import version_ref
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
-
-SOME_FAILED = 4
-PLANNED = (
-    DRY_RUN,
-    VERBOSE,
-    YES,
-    option("--plan-to", metavar="URI", help="write the plan to this Parquet file; change nothing"),
-    option("--plan", metavar="URI", help="carry out this plan, if it is still valid"),
-)
-
-
-def _cleaning_options(under_way: str, *more: Option) -> tuple[Option, ...]:
-    """Return the options of a cleaning, with what may have to start over while it runs."""
-    return (
-        age(
-            "--older-than",
-            "older_than_seconds",
-            default=clean_job.SAFETY_AGE_SECONDS,
-            help="safety age: keep younger files (default 3d)",
-        ),
-        option(
-            "--allow-recent", is_flag=True, help=f"allow a safety age below 24h; {under_way} under way may start over"
-        ),
-        *PLANNED,
-        *more,
-        REASON,
-        ENGINE,
-        *SPARK,
-    )
-
-
-def _has_failures(done: Any) -> bool:
-    return bool(done.failures)
-
-
-def delete(call: Call, job: Any, config: Any, *spark: Any, failed: Callable[[Any], bool] = _has_failures) -> Result:
-    """Run a job that shows its plan first; the exit code is 4 if it ``failed`` at something."""
-
-    def show(done: Any) -> Result:
-        return report_result(call, done, code=SOME_FAILED if failed(done) else DONE)
-
-    done = job.run(
-        call.open(),
-        config,
-        *spark,
-        review=call.review(show),
-        progress=call.progress,
-    )
-    return show(done)
 
 
 @command(
@@ -98,13 +35,13 @@ def delete(call: Call, job: Any, config: Any, *spark: Any, failed: Callable[[Any
 def expire(call: Call) -> Result:
     """Expire versions."""
     version_ref.warn_of_future(call.open)
-    return delete(call, expire_job, call.config(expire_job.Config), call.spark)
+    return run_planned(call, expire_job, call.config(expire_job.Config), call.spark)
 
 
 @command(
     "clean",
     "trinitylake clean file:///data/lake --dry-run",
-    options=_cleaning_options(
+    options=cleaning_options(
         "jobs",
         option(
             "--inventory",
@@ -117,7 +54,7 @@ def expire(call: Call) -> Result:
 )
 def clean(call: Call) -> Result:
     """Remove orphans."""
-    return delete(call, clean_job, call.config(clean_job.Config), call.spark)
+    return run_planned(call, clean_job, call.config(clean_job.Config), call.spark)
 
 
 _VERIFY_OPTIONS: Final = (
@@ -193,92 +130,20 @@ def _versions_to_verify(call: Call) -> str | int:
 
 _OF_FINDING: Final = ("invariant", "file", "message", "hint", "versions")
 _OF_VERIFICATION: Final = (
-    *(
-        "root",
-        "versions",
-        "ok",
-        "findings",
-        "unseen",
-        "nodes_read",
-        "nodes_named",
-        "definitions_read",
-        "definitions_proved",
-    ),
-    *("tables_checked", "tables_unknown", "table_files", "lost"),
+    "root",
+    "versions",
+    "ok",
+    "findings",
+    "unseen",
+    "nodes_read",
+    "nodes_named",
+    "definitions_read",
+    "definitions_proved",
+    "tables_checked",
+    "tables_unknown",
+    "table_files",
+    "lost",
 )
-PATTERN: Final = {"PATTERN": "NAMESPACE.TABLE; * for any text, ? for one character (default: all)"}
-
-
-@command(
-    "tables health",
-    "trinitylake tables health file:///data/lake 'sales.*'",
-    arguments=PATTERN,
-    options=(VERBOSE, ENGINE, *SPARK),
-    details="Reads metadata, manifest lists and manifests of the newest version, and no data file. Small files are\n"
-    "those that Iceberg's rewrite_data_files takes: below 75 % of the table's target size.",
-)
-def tables_health(call: Call) -> Result:
-    """Show files, bytes and snapshots of tables."""
-    done = looking.run(call.open(), call.config(looking.Config), call.spark, progress=call.progress)
-    return report_result(call, done, code=SOME_FAILED if done.failures else DONE)
-
-
-@command(
-    "tables expire",
-    "trinitylake tables expire file:///data/lake 'sales.*' --older-than 5d --dry-run",
-    arguments=PATTERN,
-    options=(
-        age(
-            "--older-than",
-            "older_than_seconds",
-            default=expiring.MAX_AGE_SECONDS,
-            help="keep snapshots up to this age (default 5d)",
-        ),
-        option("--keep-last", type=int, default=1, metavar="N", help="keep the newest N of each branch (default 1)"),
-        age("--refs-older-than", "max_ref_age_seconds", help="keep tags and branches up to this age (default: all)"),
-        REASON,
-        *PLANNED,
-    ),
-    details="The properties of a table decide (history.expire.*); the options are for tables without them.\n"
-    "Many tables are one version, and no file is deleted: a rollback brings the snapshots back. `tables clean`\n"
-    "removes the files.",
-)
-def tables_expire(call: Call) -> Result:
-    """Expire snapshots of tables."""
-    return delete(call, expiring, call.config(expiring.Config))
-
-
-@command(
-    "tables clean",
-    "trinitylake tables clean file:///data/lake --dry-run",
-    arguments=PATTERN,
-    options=_cleaning_options(
-        "writers",
-        option(
-            "--apart",
-            multiple=True,
-            metavar="DIRECTORY",
-            help="tables with metadata here share no file with others, so clean even if they cannot be read",
-        ),
-    ),
-    details="Removes files below tables/ that no retained version, snapshot or saved transaction needs, also those of\n"
-    "dropped tables and of commits that failed. PATTERN names directories by the name that the table had when it\n"
-    "was created. Nothing is removed from a directory in doubt, and nothing at all while metadata or manifests of\n"
-    "a table cannot be read; --verbose lists the doubts, and the exit code is 4. Commits with files older than\n"
-    "the cleaning are refused: their writers write them again.",
-)
-def tables_clean(call: Call) -> Result:
-    """Remove files of tables."""
-    return delete(call, cleaning, call.config(cleaning.Config), call.spark, failed=_left_in_doubt)
-
-
-def _left_in_doubt(done: cleaning.Report) -> bool:
-    return bool(done.failures) or not all(each.is_wanted for each in done.doubts)
-
-
-# -- a clock that was wrong ----------------------------------------------------------------------------
-
-
 _MENDING: Final = (
     option("--from", "source", metavar="BACKUP", help="put missing and damaged files back from this backup"),
     option(

@@ -1,18 +1,38 @@
-"""The command that merges small files of Iceberg tables."""
+"""Commands about Iceberg tables and their files: tables health, tables compact, tables expire, tables clean."""
 
 from __future__ import annotations
 
 import os
 from typing import Final
 
+from pipelines import tables_clean as cleaning
 from pipelines import tables_compact as compacting
-from pipelines.cli.command import Call, Result, age, command, option, size
-from pipelines.cli.commands.options import REASON, SPARK
-from pipelines.cli.commands.retention import PATTERN, PLANNED, delete
+from pipelines import tables_expire as expiring
+from pipelines import tables_health as looking
+from pipelines.cli.command import DONE, Call, Result, age, command, option, report_result, size
+from pipelines.cli.commands.options import ENGINE, REASON, SPARK, VERBOSE
+from pipelines.cli.commands.planned import PLANNED, SOME_FAILED, cleaning_options, run_planned
 from pipelines.job import ENGINES
 from pipelines.tables.compact import model
 from pipelines.tables.compact.decision import DELETES, MIN_FILES, GroupRules
 from trinitylake_core.errors import InvalidInput
+
+PATTERN: Final = {"PATTERN": "NAMESPACE.TABLE; * for any text, ? for one character (default: all)"}
+
+
+@command(
+    "tables health",
+    "trinitylake tables health file:///data/lake 'sales.*'",
+    arguments=PATTERN,
+    options=(VERBOSE, ENGINE, *SPARK),
+    details="Reads metadata, manifest lists and manifests of the newest version, and no data file. Small files are\n"
+    "those that Iceberg's rewrite_data_files takes: below 75 % of the table's target size.",
+)
+def tables_health(call: Call) -> Result:
+    """Show files, bytes and snapshots of tables."""
+    done = looking.run(call.open(), call.config(looking.Config), call.spark, progress=call.progress)
+    return report_result(call, done, code=SOME_FAILED if done.failures else DONE)
+
 
 _WHICH: Final = (
     option(
@@ -113,7 +133,7 @@ def tables_compact(call: Call) -> Result:
         endpoint=_named_endpoint(options.endpoint, options.warehouse),
     )
     config = call.config(compacting.Config, rules=rules, settings=settings)
-    return delete(call, compacting, config, call.spark)
+    return run_planned(call, compacting, config, call.spark)
 
 
 def _named_endpoint(uri: str | None, warehouse: str | None) -> model.NamedEndpoint | None:
@@ -123,3 +143,56 @@ def _named_endpoint(uri: str | None, warehouse: str | None) -> model.NamedEndpoi
     if not uri or not warehouse:
         raise InvalidInput("--endpoint and --warehouse belong together: the address, and the lakehouse there")
     return model.NamedEndpoint(uri, warehouse, os.environ.get(_TOKEN_VARIABLE, ""))
+
+
+@command(
+    "tables expire",
+    "trinitylake tables expire file:///data/lake 'sales.*' --older-than 5d --dry-run",
+    arguments=PATTERN,
+    options=(
+        age(
+            "--older-than",
+            "older_than_seconds",
+            default=expiring.MAX_AGE_SECONDS,
+            help="keep snapshots up to this age (default 5d)",
+        ),
+        option("--keep-last", type=int, default=1, metavar="N", help="keep the newest N of each branch (default 1)"),
+        age("--refs-older-than", "max_ref_age_seconds", help="keep tags and branches up to this age (default: all)"),
+        REASON,
+        *PLANNED,
+    ),
+    details="The properties of a table decide (history.expire.*); the options are for tables without them.\n"
+    "Many tables are one version, and no file is deleted: a rollback brings the snapshots back. `tables clean`\n"
+    "removes the files.",
+)
+def tables_expire(call: Call) -> Result:
+    """Expire snapshots of tables."""
+    return run_planned(call, expiring, call.config(expiring.Config))
+
+
+@command(
+    "tables clean",
+    "trinitylake tables clean file:///data/lake --dry-run",
+    arguments=PATTERN,
+    options=cleaning_options(
+        "writers",
+        option(
+            "--apart",
+            multiple=True,
+            metavar="DIRECTORY",
+            help="tables with metadata here share no file with others, so clean even if they cannot be read",
+        ),
+    ),
+    details="Removes files below tables/ that no retained version, snapshot or saved transaction needs, also those of\n"
+    "dropped tables and of commits that failed. PATTERN names directories by the name that the table had when it\n"
+    "was created. Nothing is removed from a directory in doubt, and nothing at all while metadata or manifests of\n"
+    "a table cannot be read; --verbose lists the doubts, and the exit code is 4. Commits with files older than\n"
+    "the cleaning are refused: their writers write them again.",
+)
+def tables_clean(call: Call) -> Result:
+    """Remove files of tables."""
+    return run_planned(call, cleaning, call.config(cleaning.Config), call.spark, failed=_left_in_doubt)
+
+
+def _left_in_doubt(done: cleaning.Report) -> bool:
+    return bool(done.failures) or not all(each.is_wanted for each in done.doubts)
