@@ -95,7 +95,7 @@ class TableHealth:
 
 _FIGURES: Final = tuple(each.name for each in fields(TableHealth) if each.type != "str")
 """Every column that is a number. A new one is a field of :class:`TableHealth`, and of ``Figures`` in
-``trinitylake_core/iceberg/reading/health.py``. Dagster shows those that ``dagster_project/metadata/reports.py`` names."""
+``trinitylake_core/iceberg/reading/health.py``; ``dagster_project/metadata/reports.py`` names what Dagster shows."""
 _HEALTH: Final = pa.schema(
     {"namespace": TEXT, "name": TEXT, "table_type": TEXT, "failure": TEXT, **dict.fromkeys(_FIGURES, LONG)}
 )

@@ -114,7 +114,7 @@ go. Only MANAGED tables are rewritten, and self-optimizing.enabled=false leaves 
 
 That the rows stay is proved before the new files count. A rollback brings the old files back, until `tables expire`
 and `tables clean` remove them: run those later. Tables of format version 3, and partitions with delete files or more
-than 256 MiB, need Spark, with Iceberg's runtime. If a table cannot be rewritten, or loses to its writers, it is named,
+than 512 MiB, need Spark, with Iceberg's runtime. If a table cannot be rewritten, or loses to its writers, it is named,
 the others are done, and the exit code is 4.""",
 )
 def tables_compact(call: Call) -> Result:
