@@ -173,8 +173,8 @@ def run(
         spans = _spans_of_tables(lake, pattern, work)
         measure = partial(_healths, tree=TreeRoot.of(lake), pattern=pattern)
         measured = map_counted(work, "ranges of keys", measure, spans, SPAN, _HEALTH, lake.storage, each=1)
-        for done, row in enumerate(measured):
-            tell("tables", done + 1, None)
+        for done, row in enumerate(measured, 1):
+            tell("tables", done, None)
             table = label(row["namespace"], row["name"])
             if row["failure"] is not None:
                 failures[table] = row["failure"]

@@ -28,10 +28,7 @@ def directories_left(root: str, old: TableDef, metadata: TableMetadata, location
     One that lies in another one is not listed. They stay directories of the table: its files of older versions lie
     there. Raises ``TableForbidden``: there are too many.
     """
-    listed: list[str] = []
-    for place in directories_of(metadata):
-        spelled = canonical(root, place.location)
-        listed.append(as_directory(spelled))
+    listed = [as_directory(canonical(root, place.location)) for place in directories_of(metadata)]
     file = canonical(root, location)
     own = own_directory(root, file)
     if own is not None:
