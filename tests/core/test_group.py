@@ -290,29 +290,18 @@ class _Interrupted:
         self.is_held = False
 
 
-def test_a_thread_that_is_ended_when_it_is_called_calls_the_next(lake: Lakehouse) -> None:
+@pytest.mark.parametrize("was_called", [True, False], ids=["when it is called", "while another commits for it"])
+def test_a_thread_that_is_ended_calls_the_next_if_it_was_called(lake: Lakehouse, was_called: bool) -> None:
+    """Else it takes no part in what comes next: another thread commits for it."""
     group = lake.group()
-    (waiting, behind) = _entries(lake, "t", "u")
-    waiting = Entry(waiting.change, "me", called=cast("threading.Lock", _Interrupted()))
-    group._waiting += [waiting, behind]
+    (ended, behind) = _entries(lake, "t", "u")
+    ended = Entry(ended.change, "me", called=cast("threading.Lock", _Interrupted()))
+    group._waiting += [ended, behind] if was_called else [behind]
     group._is_led = True
     with pytest.raises(KeyboardInterrupt):
-        group._wait(waiting)
+        group._wait(ended)
     assert [behind] == group._waiting
-    assert behind.called.acquire(blocking=False)
-
-
-def test_a_thread_that_is_ended_while_another_commits_for_it_says_so(lake: Lakehouse) -> None:
-    """It waits no longer, and takes no part in what comes next."""
-    group = lake.group()
-    (taken, behind) = _entries(lake, "t", "u")
-    taken = Entry(taken.change, "me", called=cast("threading.Lock", _Interrupted()))
-    group._waiting.append(behind)
-    group._is_led = True
-    with pytest.raises(KeyboardInterrupt):
-        group._wait(taken)
-    assert [behind] == group._waiting
-    assert not behind.called.acquire(blocking=False)
+    assert was_called == behind.called.acquire(blocking=False)
 
 
 def _outlive_after(times: int, refuse: Callable[[], None], asked: list[int]) -> None:

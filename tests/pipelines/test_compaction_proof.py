@@ -82,36 +82,28 @@ def test_the_fixture_has_clean_and_dirty_subtrees(place: DiskPlace) -> None:
     assert [] == list(_open(place).check())
 
 
-def test_a_clean_subtree_that_is_dropped_is_not_committed(place: DiskPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the pivot beside it moved along, so that only the objects of the subtree are gone."""
+def _drop(work: Work, dropped: int, kept: int) -> None:
+    """Drop a subtree, with the pivot beside it moved along, so that only the objects of the subtree are gone."""
+    work.refs[dropped].path = work.refs[kept].path
+    work.refs[dropped].work = Work() if not work.refs[dropped].height else None
+
+
+def _swap(work: Work, one: int, two: int) -> None:
+    """Swap two children: nothing is lost then, but nothing is found."""
+    work.refs[one], work.refs[two] = work.refs[two], work.refs[one]
+
+
+@pytest.mark.parametrize("spoil", [_drop, _swap])
+def test_clean_children_that_are_dropped_or_swapped_are_not_committed(
+    place: DiskPlace, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Work, int, int], None]
+) -> None:
     honest, done = Rewriter._work, []
 
     def broken(self: Rewriter, node: Node, ref: Ref) -> Work:
         work = honest(self, node, ref)
         if not done and len(_clean(work)) > 1 and len(work.refs) > 2:
-            dropped, kept = _clean(work)[:2]
-            work.refs[dropped].path = work.refs[kept].path
-            work.refs[dropped].work = Work() if not work.refs[dropped].height else None
-            done.append(dropped)
-        return work
-
-    monkeypatch.setattr(Rewriter, "_work", broken)
-    _refused(place)
-    assert done
-
-
-def test_two_clean_children_that_are_swapped_are_not_committed(
-    place: DiskPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is lost then, but nothing is found."""
-    honest, done = Rewriter._work, []
-
-    def broken(self: Rewriter, node: Node, ref: Ref) -> Work:
-        work = honest(self, node, ref)
-        if not done and len(_clean(work)) > 1:
-            one, two = _clean(work)[:2]
-            work.refs[one], work.refs[two] = work.refs[two], work.refs[one]
-            done.append(one)
+            done.append(work)
+            spoil(work, *_clean(work)[:2])
         return work
 
     monkeypatch.setattr(Rewriter, "_work", broken)
