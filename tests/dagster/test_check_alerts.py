@@ -123,9 +123,9 @@ def test_an_asset_that_becomes_overdue_is_sent_once(webhook: Webhook, instance: 
 
 def test_what_the_webhook_refuses_is_sent_again(webhook: Webhook, instance: dg.DagsterInstance) -> None:
     evaluated(instance, passed=False)
-    webhook.status = 500
+    webhook.answer = lambda _: 500
     cursor = tick(webhook, instance, None)
-    webhook.status = 200
+    webhook.answer = lambda _: 200
     webhook.received.clear()
     tick(webhook, instance, cursor)
     assert 1 == len(webhook.messages)

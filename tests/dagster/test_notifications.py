@@ -155,7 +155,7 @@ def keep_state(instance: dg.DagsterInstance, name: str, status: InstigatorStatus
 
 
 def test_a_webhook_that_refuses_is_an_error_without_its_address(webhook: Webhook) -> None:
-    webhook.status = 500
+    webhook.answer = lambda _: 500
     with pytest.raises(OSError, match="did not accept the message") as caught:
         notifications.post(webhook.url, {})
     assert "secret-path" not in str(caught.value)

@@ -6,9 +6,6 @@ import fcntl
 import json
 import os
 import signal
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ import pytest
 from pipelines import cli, diff, expire, history, load
 from tests.pipelines.conftest import Run
 from tests.support.clock import Clock
+from tests.support.fleets import webhook
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import InvalidInput, Lakehouse, spec
@@ -115,48 +113,25 @@ def test_the_feed_says_which_versions_expired_or_cannot_be_read(lake: Lakehouse,
     )
 
 
-class Hook(BaseHTTPRequestHandler):
-    """A webhook that refuses the second message once, and interrupts the sender at the last."""
-
-    taken: list[int]
-    refused: bool
-    last: int
-
-    def do_POST(self) -> None:
-        """Take a version, or refuse it."""
-        version = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["version"]
-        refuse = version == 2 and not Hook.refused
-        Hook.refused |= refuse
-        if not refuse:
-            Hook.taken.append(version)
-        if version == Hook.last:
-            os.kill(os.getpid(), signal.SIGINT)
-        self.send_response(500 if refuse else 200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def hook(lake: Lakehouse) -> Iterator[str]:
-    Hook.taken, Hook.refused, Hook.last = [], False, lake.version
-    with HTTPServer(("127.0.0.1", 0), Hook) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/secret"
-        server.shutdown()
-
-
 def test_a_webhook_gets_each_version_once_until_an_interrupt(
-    lake: Lakehouse, hook: str, capsys: pytest.CaptureFixture[str]
+    lake: Lakehouse, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What it refuses is sent again before what comes after it; SIGINT ends it cleanly, behind a whole line."""
-    assert 0 == cli.main(["history", lake.root, "--follow", "--after", "0", "--every", "1s", "--to", hook])
-    assert ([1, 2, 3, 4, 5], True) == (Hook.taken, Hook.refused)
-    told = capsys.readouterr().err
-    assert "warning: the webhook did not accept the line: HTTP Error 500" in told
-    assert "secret" not in told
-    assert "Traceback" not in told
+
+    def answer(message: dict[str, Any]) -> int:
+        if message["version"] == lake.version:
+            os.kill(os.getpid(), signal.SIGINT)
+        return 500 if [each["version"] for each in told.messages] == [1, 2] else 200
+
+    with webhook("/secret") as told:
+        told.answer = answer
+        words = ["history", lake.root, "--follow", "--after", "0", "--every", "1s", "--to", told.url]
+        assert 0 == cli.main(words)
+    assert [1, 2, 2, 3, 4, 5] == [each["version"] for each in told.messages]
+    said = capsys.readouterr().err
+    assert "warning: the webhook did not accept the line: HTTP Error 500" in said
+    assert "secret" not in said
+    assert "Traceback" not in said
 
 
 def test_what_another_process_appends_to_is_refused(lake: Lakehouse, run: Run, tmp_path: Path) -> None:

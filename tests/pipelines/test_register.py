@@ -103,10 +103,17 @@ def test_the_command_line_loads_a_catalog(
     with source:
         _fill(source, 1)
     properties = [f"--catalog-property={name}={value}" for name, value in config.properties.items()]
-    assert 0 == main(["load", catalog.lakehouse.root, "iceberg:old", *properties, "--json"])
+    words = ["load", catalog.lakehouse.root, "iceberg:old", *properties, "--json"]
+    assert 0 == main(words)
     told = json.loads(capsys.readouterr().out)
     assert (1, 2) == (told["registered"]["version_after"], told["registered"]["tables_added"])
     assert catalog.table_exists("sales.eu.orders")
+    with catalog.lakehouse.transaction() as txn:
+        txn.drop_table("sales", "t0000")
+        txn.create_view("sales", "t0000", sql="SELECT 1")
+    assert 1 == main(words), "a table with the name of a view is left out"
+    refused = json.loads(capsys.readouterr().out)["registered"]["refused"]
+    assert ["sales.t0000: View with same name already exists: sales.t0000"] == refused
 
 
 @pytest.mark.slow

@@ -485,10 +485,8 @@ def test_a_session_that_was_given_nothing_has_spent_no_time_of_tasks(
     """Spark counts the uptime of a driver as its tasks' time. On a cluster that lent no executor none ran any."""
     before = measure_usage(spark)
     time.sleep(0.2)
-    after = measure_usage(spark)
-    assert (1, 0, 0, 0.0) == tuple(
-        getattr(after.since(before), name) for name in ("executors", "stages", "tasks", "task_seconds")
-    )
+    since = measure_usage(spark).since(before)
+    assert (1, 0, 0, 0.0) == (since.executors, since.stages, since.tasks, since.task_seconds)
     java = Mock(wraps=spark.sparkContext._jsc.sc(), isLocal=lambda: False)
     monkeypatch.setattr(spark.sparkContext, "_jsc", Mock(sc=lambda: java))
     assert 0 == measure_usage(spark).executors

@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -64,10 +64,10 @@ class Silent:
 
 @dataclass
 class Webhook:
-    """Where a webhook arrives: the JSON of each message with the time it came at."""
+    """Where a webhook arrives: the JSON of each message with the time it came at, and the status of the ``answer``."""
 
     url: str = ""
-    status: int = 204
+    answer: Callable[[dict[str, Any]], int] = lambda _: 204
     received: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
 
     @property
@@ -91,9 +91,9 @@ def webhook(path: str = "/hook") -> Iterator[Webhook]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            told.received.append((time.time(), json.loads(body)))
-            self.send_response(told.status)
+            message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            told.received.append((time.time(), message))
+            self.send_response(told.answer(message))
             self.end_headers()
 
         def log_message(self, *_: object) -> None:

@@ -28,9 +28,9 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import CommitTableResponse, StagedTable, Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
-from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate, TableRequirement, TableUpdate
+from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.types import transform_dict_value_to_str
 from pyiceberg.view.metadata import ViewVersion
@@ -55,6 +55,7 @@ from trinitylake_core.iceberg.commit_rules.snapshot_expiration import Expiring, 
 from trinitylake_core.iceberg.errors import MetadataMissing, keep_own_errors, translate_errors
 from trinitylake_core.iceberg.names import AnyName, CatalogName, name_of, namespace_of, new_name_of, new_namespace_of
 from trinitylake_core.iceberg.options import file_io_properties, storage_options
+from trinitylake_core.iceberg.rewriting.replacing import set_main
 from trinitylake_core.iceberg.rewriting.rewritten import FileRewrite
 from trinitylake_core.iceberg.rights.locations import Locations, Place
 from trinitylake_core.iceberg.rights.metadata_files import MetadataFiles, Stored
@@ -554,8 +555,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         def commit_all(attempt: Attempt) -> list[Stored]:
             return [tables.commit_table(attempt, each, self._staged) for each in wanted]
 
-        named = ", ".join(f"{each.operation} {each.name}" for each in wanted[:_NAMED])
-        reason = named if len(wanted) <= _NAMED else f"{named}, ... ({len(wanted)} tables)"
+        reason = _name_some([f"{each.operation} {each.name}" for each in wanted])
         with translate_errors():
             made = self._change(commit_all, reason)
         for commit, new in zip(wanted, made, strict=True):
@@ -598,7 +598,7 @@ class TrinityLakeCatalog(MetastoreCatalog):
         """
         wanted = {name_of(each, NoSuchTableError): rewrite for each, rewrite in rewrites.items()}
         with keep_own_errors(), translate_errors():
-            made = self._change(partial(tables.replace_files, rewrites=wanted), _reason_of_rewrite(list(wanted)))
+            made = self._change(partial(tables.replace_files, rewrites=wanted), f"compact {_name_some(list(wanted))}")
         return {name.identifier: number for name, number in made.items()}
 
     def take_snapshots_back(self, identifier: Identifier, newest: int, back_to: int) -> None:
@@ -609,16 +609,8 @@ class TrinityLakeCatalog(MetastoreCatalog):
             NoSuchTableError, ForbiddenError: or what else :meth:`commit_table` raises.
         """
         table = self.load_table(identifier)
-        main = table.metadata.refs.get(MAIN_BRANCH)
         required = AssertRefSnapshotId(ref=MAIN_BRANCH, **{"snapshot-id": newest})
-        change = SetSnapshotRefUpdate(
-            ref_name=MAIN_BRANCH,
-            type=SnapshotRefType.BRANCH,
-            snapshot_id=back_to,
-            max_ref_age_ms=None if main is None else main.max_ref_age_ms,
-            max_snapshot_age_ms=None if main is None else main.max_snapshot_age_ms,
-            min_snapshots_to_keep=None if main is None else main.min_snapshots_to_keep,
-        )
+        change = set_main(table.metadata, back_to)
         self.commit_table(table, (required,), (change,))
 
     def stored_table(self, identifier: Identifier) -> tuple[MetadataFiles, Stored]:
@@ -848,10 +840,10 @@ class CatalogTransaction(TrinityLakeCatalog):
             self.abort()
 
 
-def _reason_of_rewrite(names: Sequence[CatalogName]) -> str:
-    """Return what the history says of a rewrite."""
+def _name_some(names: Sequence[object]) -> str:
+    """Return the first few of the tables of a change for the history, and how many there are."""
     named = ", ".join(str(each) for each in names[:_NAMED])
-    return f"compact {named}" if len(names) <= _NAMED else f"compact {named}, ... ({len(names)} tables)"
+    return named if len(names) <= _NAMED else f"{named}, ... ({len(names)} tables)"
 
 
 def _allowed_locations(properties: dict[str, str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
@@ -16,17 +16,16 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.typedef import Identifier
 
-from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound
-from trinitylake_core.grounds import identity_of
 from trinitylake_core.iceberg import border
 from trinitylake_core.iceberg.attempt import Attempt, Claims
 from trinitylake_core.iceberg.errors import translate_errors, words_of
 from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.names import CatalogName
-from trinitylake_core.iceberg.rights.identities import directories_left, identity_of_metadata
+from trinitylake_core.iceberg.rights.identities import directories_left
 from trinitylake_core.iceberg.rights.locations import Locations
 from trinitylake_core.iceberg.rights.metadata_files import MetadataFiles, Stored
+from trinitylake_core.iceberg.tables import add_definition, claim_identity
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.short_repr import first_of
 from trinitylake_core.table_index import TableIndex
@@ -206,42 +205,31 @@ class _Registration:
             self._report.note_refused(str(name), str(error))
 
     def _put(self, name: CatalogName, new: Stored) -> None:
-        _, stored = self._attempt.places.type_and_location(new.metadata_location)
+        attempt = self._attempt
+        where = attempt.places.type_and_location(new.metadata_location)
         try:
-            here = self._attempt.txn.table(*name)
+            here = attempt.txn.table(*name)
         except ObjectNotFound:
-            self._claim(name, new)
-            self._create(name, new)
-            self._report.note("tables_added", str(name))
+            claim_identity(attempt, name, new)
+            add_definition(attempt, name, new)
+            self._note(name, new, "tables_added")
             return
-        if here.format_properties.get(METADATA_LOCATION) == stored:
+        left = directories_left(attempt.places.storage.root, here, *new)
+        if here.format_properties.get(METADATA_LOCATION) == where[1]:
             self._report.tables_unchanged += 1
         elif here.format_properties.get(TABLE_UUID) == str(new.metadata.table_uuid):
-            self._attempt.txn.alter_table(*name, **self._fields(name, new, here))
-            self._report.note("tables_changed", str(name))
+            attempt.txn.alter_table(*name, **table_fields(new.metadata, where, here, left))
+            self._note(name, new, "tables_changed")
         elif self._existing == REPLACE:
-            self._claim(name, new)
-            self._attempt.txn.drop_table(*name)
-            self._create(name, new, here)
-            self._report.note("tables_replaced", str(name))
+            claim_identity(attempt, name, new)
+            attempt.txn.drop_table(*name)
+            add_definition(attempt, name, new, left)
+            self._note(name, new, "tables_replaced")
         elif self._existing == SKIP:
             self._report.tables_skipped += 1
         else:
             self.taken.append(str(name))
 
-    def _claim(self, name: CatalogName, new: Stored) -> None:
-        root = self._attempt.places.storage.root
-        self._attempt.claim(name, identity_of_metadata(root, new.metadata, new.metadata_location))
-
-    def _create(self, name: CatalogName, new: Stored, replaced: TableDef | None = None) -> None:
-        made = self._attempt.txn.create_table(*name, **self._fields(name, new, replaced=replaced))
-        self._attempt.note(name, identity_of(self._attempt.places.storage.root, made))
-
-    def _fields(
-        self, name: CatalogName, new: Stored, old: TableDef | None = None, replaced: TableDef | None = None
-    ) -> dict[str, Any]:
-        places = self._attempt.places
+    def _note(self, name: CatalogName, new: Stored, what: str) -> None:
         self._attempt.take_over(name, new.metadata, new.metadata_location, None)
-        before = old or replaced
-        left = [] if before is None else directories_left(places.storage.root, before, *new)
-        return table_fields(new.metadata, places.type_and_location(new.metadata_location), old, left)
+        self._report.note(what, str(name))

@@ -165,7 +165,7 @@ def create_table(attempt: Attempt, name: CatalogName, new: Stored, own: Sequence
     make_namespace(attempt, name.namespace)
     directories = attempt.places.refuse_new(new.metadata, own)
     attempt.claim(name, directories=directories)
-    _add_definition(attempt, name, new)
+    add_definition(attempt, name, new)
     attempt.write_metadata(name, new.metadata, new.metadata_location)
 
 
@@ -188,7 +188,7 @@ def register_table(attempt: Attempt, name: CatalogName, metadata_location: str, 
     if overwrite:
         with suppress(*UNREADABLE, TableForbidden):
             replaced = load_table(attempt.txn, places, name)
-    _claim(attempt, name, new)
+    claim_identity(attempt, name, new)
     attempt.claim(name, directories=directories)
     _put_definition(attempt, name, new, overwrite=overwrite)
     attempt.take_over(name, new.metadata, metadata_location, replaced)
@@ -210,13 +210,13 @@ def _refuse_unregistrable(places: MetadataFiles, name: CatalogName, new: Stored)
     return places.refuse_new(new.metadata, [] if own is None else [own])
 
 
-def _claim(attempt: Attempt, name: CatalogName, new: Stored) -> None:
+def claim_identity(attempt: Attempt, name: CatalogName, new: Stored) -> None:
     """Require that no other table has the UUID, the metadata file, or what a client says is its own directory."""
     identity = identity_of_metadata(attempt.places.storage.root, new.metadata, new.metadata_location)
     attempt.claim(name, identity, identity.directories if attempt.places.serves_clients else ())
 
 
-def _add_definition(attempt: Attempt, name: CatalogName, new: Stored, left: Sequence[str] = ()) -> None:
+def add_definition(attempt: Attempt, name: CatalogName, new: Stored, left: Sequence[str] = ()) -> None:
     """Add the definition of a table; ``left`` are directories of another one, in whose place it comes.
 
     Raises ``TableAlreadyExistsError``.
@@ -241,13 +241,13 @@ def _put_definition(attempt: Attempt, name: CatalogName, new: Stored, *, overwri
         with suppress(NoSuchTableError):
             old = definition_of_table(attempt.txn, name)
     if old is None:
-        _add_definition(attempt, name, new)
+        add_definition(attempt, name, new)
     elif identity_of(attempt.places.storage.root, old).uuid == str(new.metadata.table_uuid):
         _change_definition(attempt, name, new, allowed=None)  # registering has looked at all that they name
     else:
         left = directories_left(attempt.places.storage.root, old, *new)
         attempt.txn.drop_table(*name)
-        _add_definition(attempt, name, new, left)
+        add_definition(attempt, name, new, left)
 
 
 def _change_definition(
@@ -370,9 +370,9 @@ def _create_by_commit(attempt: Attempt, commit: Commit, staged: StagedTables) ->
     directories = places.refuse_new(new.metadata, own)
     make_namespace(attempt, name.namespace)
     if not is_ours:
-        _claim(attempt, name, new)
+        claim_identity(attempt, name, new)
     attempt.claim(name, directories=directories)
-    _add_definition(attempt, name, new)
+    add_definition(attempt, name, new)
     attempt.write_metadata(name, new.metadata, new.metadata_location)
     return new
 

@@ -169,6 +169,14 @@ def replacing_snapshot(places: MetadataFiles, table: Stored, rewrite: FileRewrit
         raise CommitFailedException(f"it cannot be read any more: {words_of(error)}") from None
 
 
+def set_main(metadata: TableMetadata, number: int) -> SetSnapshotRefUpdate:
+    """Return the update that makes a snapshot the current one; what the branch ``main`` keeps stays as it is."""
+    main = metadata.refs.get(MAIN_BRANCH)
+    fields: dict[str, Any] = {} if main is None else main.model_dump()
+    fields |= {"ref-name": MAIN_BRANCH, "type": SnapshotRefType.BRANCH, "snapshot-id": number}
+    return SetSnapshotRefUpdate(**fields)
+
+
 class _Replacement:
     def __init__(self, places: MetadataFiles, table: Stored, rewrite: FileRewrite) -> None:
         self._metadata: TableMetadata = table.metadata
@@ -201,15 +209,7 @@ class _Replacement:
             schema_id=self._metadata.current_schema_id,
         )
         border.write_list(self._metadata, manifests, made, self._files)
-        main = self._metadata.refs.get(MAIN_BRANCH)
-        to_main = SetSnapshotRefUpdate(
-            ref_name=MAIN_BRANCH,
-            type=SnapshotRefType.BRANCH,
-            snapshot_id=self._number,
-            max_ref_age_ms=None if main is None else main.max_ref_age_ms,
-            max_snapshot_age_ms=None if main is None else main.max_snapshot_age_ms,
-            min_snapshots_to_keep=None if main is None else main.min_snapshots_to_keep,
-        )
+        to_main = set_main(self._metadata, self._number)
         return NewSnapshot(self._number, (AddSnapshotUpdate(snapshot=made), to_main), self._files)
 
     def _refuse_new_deletes(self) -> None:
