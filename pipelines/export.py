@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pipelines.copy.damaged_files import why_damaged
-from pipelines.copy.destination import Destination, inspect, without_snapshots
+from pipelines.copy.destination import Destination, inspect, make_root_without_snapshots
 from pipelines.copy.plan import DEFINITION, NODE, OF_TABLES, CopyPlan, FilesToCopy, LostFile, looked_up
 from pipelines.engine import Engine
 from pipelines.engine.choice import choose_engine, work_in
@@ -352,7 +352,7 @@ class _Export(JobRun[Config, Report]):
         self.root = bytes(source.root_node.data)
         self.definition: tuple[str, bytes] | None = None
         if source.definition.snapshots and not self.config.history:
-            self.root, self.definition = without_snapshots(source)
+            self.root, self.definition = make_root_without_snapshots(source)
         self.requests = 0
         self.lost = source.backend.versions.marked_lost(source.definition, range(self.first, self.version))
         self.half_lost: list[int] = []

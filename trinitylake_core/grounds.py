@@ -125,8 +125,8 @@ def identity_of(root: str, definition: ObjectDef) -> Identity:
 def foreign_place(root: str, definition: TableDef, metadata: str, former: str, places: Iterable[str]) -> str | None:
     """Return the first directory in the metadata of a table that its definition does not have, if there is one.
 
-    It may lie around its metadata file: release 0.1.0 let that be the directory of others, too. ``former`` is the root
-    below which the table was written, if it came here with its lakehouse.
+    The directory around its metadata file is none, although release 0.1.0 let others have it, too. ``former`` is the
+    root below which the table was written, if it came here with its lakehouse.
     """
     identity = identity_of(root, definition)
     held = tuple(here(root, each, former) for each in identity.directories)

@@ -276,9 +276,9 @@ class Located:
     def _open_local(self, uri: str, prefix: str, *, is_inside: bool) -> tuple[Storage, str]:
         """Return the storage of a local file in one of the table's places, and its path there.
 
-        No link leads out of the place. What lies above it is the operator's, and may be a link, as far as the root and
-        the prefixes that the operator allowed; where none holds the place, what is above that. From there on no link
-        leads to the directory of a table: whoever may write it may have put it there.
+        The storage begins where what the operator chose ends: at the root or an allowed prefix, or right above the
+        place where none of them holds it. Up to there directories may be links. From there on no link leads out of the
+        place, or to the directory of a table: whoever may write the table may have put it there.
         """
         operators = [base_uri(self.storage.root), *self._allowed, *_prefixes_in(self.storage)]
         above = max((each for each in operators if prefix.startswith(each)), key=len, default="")
@@ -291,7 +291,7 @@ class Located:
         elif self._places is not None and prefix in self._places.shared:
             own = r"(.+)/([^/]+)"  # each directory in it may be another table's
         else:
-            own = r"(?!)"
+            own = r"(?!)"  # matches nothing
         key = f"{above} {own}"
         if key not in self._others:
             directory = Path(above.removeprefix("file://"))

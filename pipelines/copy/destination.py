@@ -384,7 +384,7 @@ def _is_base(source: Lakehouse, root: Root) -> bool:
     return after is not None and PREVIOUS_TXN in after.system and after.follows(root)
 
 
-def without_snapshots(source: Lakehouse) -> tuple[bytes, tuple[str, bytes]]:
+def make_root_without_snapshots(source: Lakehouse) -> tuple[bytes, tuple[str, bytes]]:
     """Return the root of a version that is exported alone, and path and bytes of the definition that it names.
 
     The snapshots that the definition names are other versions, which the destination will not hold.
@@ -393,6 +393,7 @@ def without_snapshots(source: Lakehouse) -> tuple[bytes, tuple[str, bytes]]:
     definition = LakehouseDef()
     definition.CopyFrom(source.definition)
     definition.snapshots.clear()
+    # An export that is repeated makes the same name, and so the same root.
     path = f"_lakehouse_def_{uuid.uuid5(_WITHOUT_SNAPSHOTS, root.definition_path)}.binpb"
     content = encode(definition)
     node = root.node.with_messages(Messages())

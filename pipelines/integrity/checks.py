@@ -182,7 +182,7 @@ class Checks:
             phase="nodes",
             asked=ASKED,
             kept=KEPT,
-            choose=partial(self._choose, content=content, files=also is not None),
+            choose=partial(self._choose_work, content=content, files=also is not None),
         )
         first = sorted(roots, key=lambda row: row["first"])
         few = min(_HERE, _HERE_ROWS // self._shape.order)
@@ -210,7 +210,7 @@ class Checks:
             self._found.add(each, content.version)
         return walk.nodes_read
 
-    def _choose(
+    def _choose_work(
         self,
         walk: Walk,
         height: int,
@@ -220,7 +220,7 @@ class Checks:
     ) -> Work:
         """Return the work at the nodes of a level."""
         above = None
-        if height == 0 and not content.read_definitions:
+        if height == 0 and not content.read_definitions:  # then most entries of leaves need not leave their tasks
             above = above_leaves(walk)
         examiner = Examiner(
             self._shape.order,

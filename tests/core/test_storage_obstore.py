@@ -257,7 +257,7 @@ def test_a_late_get_is_asked_for_again(proxy: Misbehaving, behind: Any) -> None:
     storage.replace("file", b"x")
     for _ in range(64):
         storage.read("file")
-    patience = client_of(storage).patience["get"].wait(0)
+    patience = client_of(storage).patience["get"].choose_timeout(0)
     assert patience is not None
     assert patience < 10
     before = storage.counts.get
@@ -350,18 +350,18 @@ def patience(share: float = 0.1, like: Patience | None = None) -> Patience:
 def test_patience_is_a_multiple_of_the_median(usual: float, expected: float) -> None:
     """Four to eight times, at least 1/8 s; a few that are late do not change it."""
     gets = patience()
-    assert 2.0 == gets.wait(0)
+    assert 2.0 == gets.choose_timeout(0)
     for number in range(64):
-        gets.note(usual if number % 10 else 30.0)
-    assert expected == gets.wait(0)
+        gets.note_answer(usual if number % 10 else 30.0)
+    assert expected == gets.choose_timeout(0)
 
 
 def test_patience_falls_when_the_first_requests_were_slow() -> None:
     """They make the connections. Patience stayed four times as long as it should be."""
     gets = patience()
     for seconds in [0.11] * 32 + [0.03] * 96:
-        gets.note(seconds)
-    assert 0.125 == gets.wait(0)
+        gets.note_answer(seconds)
+    assert 0.125 == gets.choose_timeout(0)
 
 
 def test_only_a_share_of_the_requests_is_repeated() -> None:
@@ -369,37 +369,37 @@ def test_only_a_share_of_the_requests_is_repeated() -> None:
     gets = patience(0.05)
     twice = 0
     for _ in range(1000):
-        gets.note(0.01)
-        if gets.wait(0) == 0.125:
-            gets.late()
+        gets.note_answer(0.01)
+        if gets.choose_timeout(0) == 0.125:
+            gets.note_repetition()
             twice += 1
     assert 40 <= twice <= 50 + 32
-    assert 4.0 == gets.wait(0)
-    assert patience(0.0).wait(0) is None
+    assert 4.0 == gets.choose_timeout(0)
+    assert patience(0.0).choose_timeout(0) is None
 
 
 def test_the_same_is_waited_for_longer_when_it_was_late_twice() -> None:
     """And longer if it is large; three times at the most, then as long as the deadline allows."""
     puts = patience()
-    assert [2.0, 2.0, 4.0, None] == [puts.wait(tries) for tries in range(4)]
+    assert [2.0, 2.0, 4.0, None] == [puts.choose_timeout(tries) for tries in range(4)]
     for _ in range(64):
-        puts.note(0.03)
-    assert [0.125, 0.125, 0.25, None] == [puts.wait(tries) for tries in range(4)]
-    assert [0.125, 0.25, 1.0] == [puts.wait(0, size) for size in (100_000, 300_000, 1 << 20)]
-    assert Patience(0.1, 1.0).wait(0) is None, "the deadline comes first"
+        puts.note_answer(0.03)
+    assert [0.125, 0.125, 0.25, None] == [puts.choose_timeout(tries) for tries in range(4)]
+    assert [0.125, 0.25, 1.0] == [puts.choose_timeout(0, size) for size in (100_000, 300_000, 1 << 20)]
+    assert Patience(0.1, 1.0).choose_timeout(0) is None, "the deadline comes first"
 
 
 def test_what_is_known_of_gets_counts_for_others() -> None:
     """Four times as long, until the kind is known."""
     gets = patience()
     puts = patience(like=gets)
-    assert [2.0, 2.0] == [each.wait(0) for each in (gets, puts)]
+    assert [2.0, 2.0] == [each.choose_timeout(0) for each in (gets, puts)]
     for _ in range(64):
-        gets.note(0.03)
-    assert [0.125, 0.5] == [each.wait(0) for each in (gets, puts)]
+        gets.note_answer(0.03)
+    assert [0.125, 0.5] == [each.choose_timeout(0) for each in (gets, puts)]
     for _ in range(64):
-        puts.note(0.1)
-    assert [0.125, 0.5] == [each.wait(0) for each in (gets, puts)]
+        puts.note_answer(0.1)
+    assert [0.125, 0.5] == [each.choose_timeout(0) for each in (gets, puts)]
 
 
 def test_a_single_answer_that_asks_for_fewer_changes_nothing() -> None:
@@ -469,4 +469,4 @@ def test_refusals_are_answers() -> None:
         again: list[int] = []
         if number % 20 == 0:
             heads.repeat(late, lambda again=again: again.append(1))
-    assert 0.125 == heads.wait(0)
+    assert 0.125 == heads.choose_timeout(0)

@@ -52,7 +52,7 @@ class MisbehavingClock(Rounds):
         self._chance = random.Random(seed)
         self._patience = patience_of_kinds(0.1, REQUEST_TIMEOUT_SECONDS)
         for _ in range(_ASKED_BEFORE):
-            self._patience["get"].note(delay)
+            self._patience["get"].note_answer(delay)
 
     @property
     def seconds(self) -> float:
@@ -83,15 +83,15 @@ class MisbehavingClock(Rounds):
     def _patiently(self, kind: str, patience: Patience, action: Callable[[], Any]) -> Any:
         tries = 0
         while True:
-            fault, wait = self._fault(), patience.wait(tries)
+            fault, wait = self._fault(), patience.choose_timeout(tries)
             seconds = self._takes(kind, fault)
             if wait is None or seconds <= wait:
                 try:
                     return self._answer(fault, seconds, action)
                 finally:
-                    patience.note(seconds)
+                    patience.note_answer(seconds)
             self.now += wait
-            patience.late()
+            patience.note_repetition()
             self.again[kind] += 1
             tries += 1
 

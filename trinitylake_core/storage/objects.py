@@ -91,7 +91,7 @@ class Patience:
             return _AT_FIRST_SECONDS
         return min(_AT_FIRST_SECONDS, _FACTOR * self._like.usual())
 
-    def wait(self, tries: int, size: int = 0) -> float | None:
+    def choose_timeout(self, tries: int, size: int = 0) -> float | None:
         """Return the time to wait after so many tries for a request of so many bytes; ``None``: to the deadline."""
         if not self._share or tries >= _MOST_TRIES:
             return None
@@ -104,7 +104,7 @@ class Patience:
             return seconds
         return None
 
-    def note(self, seconds: float) -> None:
+    def note_answer(self, seconds: float) -> None:
         """Note how long an answer took."""
         with self._lock:
             self._left = min(_SAVED_UP, self._left + self._share)
@@ -117,7 +117,7 @@ class Patience:
                     steps = math.ceil(math.log2(times_shortest))
                     self._usual = float(_SHORTEST_SECONDS * 2**steps)
 
-    def late(self) -> None:
+    def note_repetition(self) -> None:
         """Note that a request is sent a second time."""
         with self._lock:
             self._left = max(0.0, self._left - 1.0)
@@ -126,22 +126,22 @@ class Patience:
         """Return the result of ``send(seconds)``; call ``again`` and send once more when it takes unusually long."""
         tries = 0
         while True:
-            wait = self.wait(tries, size)
+            timeout = self.choose_timeout(tries, size)
             started = time.perf_counter()
             try:
-                result = send(wait)
+                result = send(timeout)
             except TimeoutError:
-                if wait is None:
+                if timeout is None:  # the deadline is over
                     raise
-            except ConnectionError:
+            except ConnectionError:  # no answer: it says nothing of how long one takes
                 raise
             except Exception:  # an answer as well: that a file is missing, for example
-                self.note(time.perf_counter() - started)
+                self.note_answer(time.perf_counter() - started)
                 raise
             else:
-                self.note(time.perf_counter() - started)
+                self.note_answer(time.perf_counter() - started)
                 return result
-            self.late()
+            self.note_repetition()
             again()
             tries += 1
 
@@ -256,7 +256,7 @@ class ObstoreClient:
         _started = True
         if seconds is None:
             store = self._store
-        elif (store := self._quick.get(seconds)) is None:
+        elif (store := self._quick.get(seconds)) is None:  # the timeout is a setting of a store, not of a request
             store = self._quick[seconds] = self._make(seconds)
         began = self.pace.begin()
         slow_down = False

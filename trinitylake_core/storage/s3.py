@@ -165,7 +165,7 @@ class S3Storage(ObjectStorage):
         path = batch[0]
         if not _NOT_IN_XML.search(path):
             return super()._delete_batch(batch)
-        try:
+        try:  # such a name is alone in its batch
             delete = partial(self._call, "delete_object", Key=self._key(path))
             self._retrying("delete", path, delete)
         except StorageDenied as error:

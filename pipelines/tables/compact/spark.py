@@ -256,7 +256,7 @@ class _TableRewrite:
         """
         failed = 0
         for table in self._tables_of_calls():
-            where = self._where(table, before)
+            where = self._name_partitions(table, before)
             only_these = [f"where => {quote_text(where)}"] if where else []
             arguments = self._arguments(table, before, is_exact=bool(where))
             [(_, _, _, of_groups, *_)] = self._call("rewrite_data_files", *arguments, *only_these)
@@ -316,12 +316,13 @@ class _TableRewrite:
         columns = ", ".join(names[each["source-id"]] for each in fields)
         return ["strategy => 'sort'", f"sort_order => {quote_text(f'zorder({columns})')}"]
 
-    def _where(self, table: PlannedTable, before: SnapshotReader) -> str:
+    def _name_partitions(self, table: PlannedTable, before: SnapshotReader) -> str:
         """Return the predicate of the partitions of the plan; empty where there are too many, or no partitions."""
         specs = {each["spec-id"]: each["fields"] for each in before.document.get("partition-specs") or ()}
         groups = table.groups
         if len(groups) > MOST_PARTITIONS or not any(specs.get(each.spec_id) for each in groups):
             return ""
+        # The plan does not have the values of a partition: Spark knows those of each file, and one file tells them.
         firsts = {each.paths[0].rpartition("/")[2]: each.spec_id for each in groups}
         names = ", ".join(quote_text(each) for each in firsts)
         found = self._catalog.run(
