@@ -9,7 +9,7 @@ tasks read one and the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -310,19 +310,15 @@ def rows(
     """Yield the rows of one part of a table. A filter spares nodes; it need not leave out every other row."""
     if storage is None:
         storage = open_storage(request.root, request.options)
-    read = _READERS[request.table]
-    return read(
-        _Reading(
-            request=request,
-            part=part,
-            wanted=wanted,
-            storage=storage,
-        )
-    )
+    reading = _Reading(request, part, wanted, storage)
+    read: Callable[[], Iterator[Row]] = getattr(reading, request.table)
+    return read()
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
+    """Reads a part of one table: each of :data:`TABLES` is a method of its name."""
+
     request: ScanRequest
     part: Part
     wanted: Wanted
@@ -441,14 +437,3 @@ def _paths_below(node: Node, ranges: Sequence[KeyRange]) -> list[tuple[int, str]
     for child in _children_in(node, ranges):
         found.append((child, node.children[child]))
     return found
-
-
-_READERS: Final = {
-    "objects": _Reading.objects,
-    "versions": _Reading.versions,
-    "nodes": _Reading.nodes,
-    "messages": _Reading.messages,
-    "files": _Reading.files,
-    "changes": _Reading.changes,
-    "snapshots": _Reading.snapshots,
-}
