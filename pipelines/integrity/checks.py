@@ -38,9 +38,7 @@ from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Named, Violation, check_homes, check_object_counts, check_root, read_head
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.diff import (
-    ADDED,
     EVERYWHERE,
-    REMOVED,
     Change,
     Span,
     changes,
@@ -264,16 +262,21 @@ class Checks:
         self._progress("contents", len(rows), len(rows))
 
     def _compare(self, how: Comparison, step: Step, rows: Sequence[Row]) -> list[Row]:
-        """Take a step with changes; add what it finds, and return what it made for the next step."""
+        """Take a step with changes; add what it finds, and return what it made for the next step.
+
+        A version of which one range cannot be read is scanned whole, which finds and counts all that its ranges did.
+        """
         if not rows:
             return []
         work = partial(_changes, how=how, step=step, total=len(rows))
         findings = []
         others = []
-        for row in _list_found(self._engine, work, rows, _CHANGE, self._storage):
+        made = _list_found(self._engine, work, rows, _CHANGE, self._storage)
+        unread = {row["first"] for row in made if row["message"] == _UNREAD}
+        for row in made:
             if row["invariant"] in {_RANGE, _GAINED}:
                 others.append(row)
-            else:
+            elif row["first"] not in unread:
                 findings.append(row)
         self._found.rows(findings)
         return others
@@ -331,23 +334,14 @@ def _check_root(versions: Versions, version: int, shape: Shape) -> Iterator[Made
     if head is None:  # the pass over the nodes reports it
         return
     if isinstance(head, Violation):
-        yield found_row(head, version, version)
+        yield found_row(head, version)
         return
     root, definition = head
     if not root.node.canonical or root.node.height is None or Shape.of(definition) != shape:
-        yield found_row(
-            Violation(
-                invariant=_OTHER,
-                file="",
-                message="",
-                hint="",
-            ),
-            version,
-            version,
-        )
+        yield found_row(Violation(_OTHER, "", "", ""), version)
         return
     for finding in check_root(versions, root):
-        yield found_row(finding, version, version)
+        yield found_row(finding, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +376,7 @@ def _changes(
         version = row["version"]
         findings: list[MadeRow] = []
         for finding in step(contents, row):
-            findings.append(found_row(finding, version, version))
+            findings.append(found_row(finding, version))
         return findings
 
     found = storage.map(rows, prove, nested=True)
@@ -592,10 +586,9 @@ def _are_comparable(
 
 
 def _count_change(gained: Counter[str], change: Change) -> None:
-    if change.change == ADDED:
-        gained[change.kind] += 1
-    elif change.change == REMOVED:
-        gained[change.kind] -= 1
+    was_there = change.old_path is not None
+    is_there = change.new_path is not None
+    gained[change.kind] += is_there - was_there
 
 
 def _say_unread(_: Row, __: Counter[str]) -> Iterator[Violation]:

@@ -62,12 +62,7 @@ def findings_table(findings: Sequence[Finding], more: int = 0) -> Table:
 
 def count_finding(what: str, number: int) -> Violation:
     """Return a number of files, on the way of findings."""
-    return Violation(
-        invariant=COUNTED,
-        file="",
-        message=what,
-        hint=str(number),
-    )
+    return Violation(COUNTED, "", what, str(number))
 
 
 class Found:
@@ -102,11 +97,9 @@ class Found:
         low = FOREVER
         high = OF_NO_VERSION
         if first is not None:
-            low = first
-            if last is None:
-                high = first
-            else:
-                high = last
+            low = high = first
+        if last is not None:
+            high = last
         known = self._found.get(what)
         if known is not None:
             known_low, known_high = known
@@ -119,13 +112,8 @@ class Found:
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add findings as rows."""
         for row in rows:
-            finding = Violation(
-                invariant=row["invariant"],
-                file=row["file"],
-                message=row["message"],
-                hint=row["hint"],
-            )
-            self.add(finding, row["first"], row["last"])
+            columns = (row[name] for name in VIOLATION)
+            self.add(Violation(*columns), row["first"], row["last"])
 
     def forget_below(self, boundary: int) -> None:
         """Forget what concerns only versions below the boundary."""
@@ -151,10 +139,10 @@ class Found:
                 last = high
             found.append(
                 Finding(
-                    invariant=what.invariant,
-                    file=what.file,
-                    message=what.message,
-                    hint=hint,
+                    what.invariant,
+                    what.file,
+                    what.message,
+                    hint,
                     first_version=first,
                     last_version=last,
                     snapshot=snapshot,
@@ -173,6 +161,6 @@ def columns_of(what: Violation) -> tuple[str, str, str, str]:
     return what.invariant, what.file, what.message, what.hint
 
 
-def found_row(what: Violation, first: int, last: int) -> MadeRow:
-    """Return a finding as a row of :data:`FOUND`."""
-    return (*columns_of(what), first, last)
+def found_row(what: Violation, version: int) -> MadeRow:
+    """Return a finding in a version as a row of :data:`FOUND`."""
+    return (*columns_of(what), version, version)

@@ -256,16 +256,17 @@ def test_whatever_the_core_finds_is_found(
     shows_as = "I8" if broken is point_to_the_root else invariant  # it is met as a root first, at another height
     assert shows_as in {each.invariant for each in report.findings}
     assert all(each.file and each.hint and each.message for each in report.findings)
-    _check_in_ranges(monkeypatch, at_least=1)
-    assert report.findings == verified(lake, definitions=True).findings
+    _, in_ranges = _verify_in_ranges(lake, monkeypatch, at_least=1)
+    assert report.findings == in_ranges.findings
+    assert report.definitions_read >= in_ranges.definitions_read
 
 
-def _check_in_ranges(monkeypatch: pytest.MonkeyPatch, at_least: int) -> _NotesTables:
-    """Have two tasks, and changes of so many subtrees checked in ranges of keys; return the engine of the next run."""
+def _verify_in_ranges(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch, at_least: int) -> tuple[Any, verify.Report]:
+    """Verify with two tasks, and changes of so many subtrees in ranges of keys; return the engine and the report."""
     engine = _NotesTables()
     monkeypatch.setattr(checks, "_LARGE", at_least)
     monkeypatch.setattr(verify, "choose_engine_for_all", lambda *_: engine)
-    return engine
+    return engine, verified(lake, definitions=True)
 
 
 def test_no_task_checks_all_of_a_large_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,8 +274,7 @@ def test_no_task_checks_all_of_a_large_change(tmp_path: Path, monkeypatch: pytes
     lake = filled(new_lake(tmp_path, ORDER), tables=400, changes=400)
     compacted(lake)
     whole = verified(lake, definitions=True)
-    engine = _check_in_ranges(monkeypatch, at_least=32)
-    in_ranges = verified(lake, definitions=True)
+    engine, in_ranges = _verify_in_ranges(lake, monkeypatch, at_least=32)
     assert whole == replace(in_ranges, seconds=whole.seconds)
     assert whole.ok
     assert engine.most > len(whole.versions)
