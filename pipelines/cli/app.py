@@ -33,7 +33,7 @@ from pipelines.cli.patience import watch_silence
 from pipelines.cli.program import complete, overview, run, sentence
 from pipelines.cli.progress import PrintedProgress, make_progress
 from pipelines.cli.report import plain
-from pipelines.cli.resolve_root import environment_options, place_of, root_of, storage_options
+from pipelines.cli.resolve_root import environment_options, root_of, storage_options
 from trinitylake_core.errors import (
     AlreadyExists,
     InvalidInput,
@@ -168,7 +168,7 @@ def _resolve_places(options: SimpleNamespace) -> dict[str, Mapping[str, Any]]:
         value = getattr(options, name, None)
         if value is None:
             continue
-        place, its_options = place_of(value)
+        place, its_options = root_of(value, may_be_new=True)
         setattr(options, name, place)
         if its_options:
             named[place] = its_options

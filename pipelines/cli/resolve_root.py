@@ -90,11 +90,12 @@ def _read_value(key: str, value: str) -> Any:
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
-def root_of(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the URI and the storage options that a root means.
+def root_of(text: str, *, may_be_new: bool = False) -> tuple[str, dict[str, Any]]:
+    """Return the URI and the storage options that a root means, or another place, which ``may_be_new`` here.
 
     Raises:
-        InvalidInput: it is a plain word, and neither a name in ``lakehouses.yaml`` nor a directory here.
+        InvalidInput: it is a plain word, and neither a name in ``lakehouses.yaml`` nor a directory here; or that file
+            cannot be read, so that nobody knows whether it is a name.
     """
     if _URI.match(text) or "/" in text or text.startswith((".", "~")):
         return _to_uri(text), {}
@@ -102,7 +103,7 @@ def root_of(text: str) -> tuple[str, dict[str, Any]]:
     known = {} if path is None else _read_stanzas(path)
     if text in known:
         return _read_root(known[text], f"{path}: lakehouse {text!r}")
-    if (Path.cwd() / text).is_dir():
+    if may_be_new or (Path.cwd() / text).is_dir():
         return _to_uri(text), {}
     if path is None:
         where = f"no {FILE_NAME} here or above"
@@ -113,17 +114,13 @@ def root_of(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _read_root(stanza: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
+    from trinitylake_core.storage.root_uris import normalise_root  # completion needs names alone
+
     lakehouses.refuse_unknown_fields(stanza, where)
     root = lakehouses.required_text(stanza, "root", where)
+    normalise_root(root)  # a path would mean another lakehouse in each directory
     given = lakehouses.options(stanza, "storage_options", where)
     return root, lakehouses.look_up(given, f"{where}: storage_options")
-
-
-def place_of(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the URI and the storage options of another place: by its name in ``lakehouses.yaml``, URI or path."""
-    if text in names():
-        return root_of(text)
-    return _to_uri(text), {}
 
 
 def names() -> list[str]:

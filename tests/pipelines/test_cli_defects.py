@@ -58,7 +58,7 @@ def test_two_stanzas_of_one_name_and_a_field_given_twice_are_refused_by_every_co
         assert (2, "") == (got := run(*words))[:2]
         assert got[2].endswith("lakehouses.yaml, line 4: there is a lakehouse 'a' already, at line 2\n")
     Path("lakehouses.yaml").write_text(f"lakehouses:\n{stanza}  root: file:///elsewhere\n")
-    for words in (["ls", "a"], ["fleet"]):
+    for words in (["ls", "a"], ["export", "./lake", "a"], ["fleet"]):
         assert run(*words)[2].endswith("lakehouses.yaml, line 4: 'root' appears twice\n")
 
 
@@ -66,6 +66,8 @@ def test_a_misspelt_field_is_named_by_every_command(lake: Lakehouse, run: Run) -
     Path("lakehouses.yaml").write_text(f"lakehouses:\n- name: a\n  rot: {lake.root}\n")
     assert run("ls", "a")[2].endswith("lakehouse 'a': rot: unknown field; did you mean 'root'?\n")
     assert "lakehouse 'a': rot: unknown field; did you mean 'root'?" in run("fleet")[1]
+    Path("lakehouses.yaml").write_text("lakehouses:\n- name: a\n  root: lake\n")  # of which directory?
+    assert "root URI 'lake' has no scheme" in run("ls", "a")[2]
     Path("lakehouses.yaml").write_text(f"lakehouses:\n- nam: a\n  root: {lake.root}\n")
     assert run("ls", "a")[2].endswith("lakehouse number 1: nam: unknown field; did you mean 'name'?\n")
 
