@@ -123,7 +123,7 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
     named = _resolve_places(options)
     everywhere = environment_options(os.environ)
     given = of_root | storage_options(options.storage_option)
-    _note_secrets(secrets, everywhere, given)
+    _note_secrets(secrets, everywhere, given, *named.values())
     for each in getattr(options, "spark_conf", ()):
         key_value("--spark-conf", each)  # a wrong one is refused even where no Spark is started
     tells_engine = getattr(options, "verbose", False)

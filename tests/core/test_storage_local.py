@@ -212,16 +212,17 @@ def test_a_percent_encoded_root_names_the_decoded_directory(tmp_path: Path) -> N
 
 
 def test_unknown_options_are_clear_errors(root: str) -> None:
-    """A typing mistake is told at once."""
+    """A typing mistake is told at once, without the value: it may be a secret that was put in the wrong place."""
     with pytest.raises(InvalidInput, match="durble"):
         open_storage(root, {"durble": False})
-    with pytest.raises(InvalidInput, match="retries must be a number"):
-        open_storage(root, {"retries": "many"})
+    for number in ("many", float("inf")):
+        with pytest.raises(InvalidInput, match=r"retries must be a number$"):
+            open_storage(root, {"retries": number})
     with pytest.raises(InvalidInput, match="at least 1"):
         open_storage(root, {"max_concurrency": 0})
-    with pytest.raises(InvalidInput, match="true or false"):
+    with pytest.raises(InvalidInput, match=r"true or false$"):
         open_storage(root, {"durable": 3})
-    with pytest.raises(InvalidInput, match="sync must be one of"):
+    with pytest.raises(InvalidInput, match=r"sync must be one of [^ ]+, [^ ]+, [^ ]+$"):
         open_storage(root, {"sync": "never"})
 
 

@@ -75,7 +75,7 @@ class LocalStorage(BaseStorage):
         self._durable = take_flag(own, "durable", default=True)
         self._sync_mode = own.pop("sync", "auto")
         if self._sync_mode not in SYNC_MODES:
-            raise InvalidInput(f"storage option sync must be one of {', '.join(SYNC_MODES)}, not {self._sync_mode!r}")
+            raise InvalidInput(f"storage option sync must be one of {', '.join(SYNC_MODES)}")
         if own:
             unknown = ", ".join(sorted(map(str, own)))
             raise InvalidInput(f"unknown storage option for {root}: {unknown}")

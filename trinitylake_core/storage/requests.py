@@ -74,8 +74,8 @@ class CommonOptions:
 def _number(name: str, value: Any, kind: type[N], least: float) -> N:
     try:
         number = kind(value)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"storage option {name} must be a number, not {value!r}") from None
+    except (TypeError, ValueError, OverflowError):  # no message quotes a text: it may be a secret in the wrong place
+        raise InvalidInput(f"storage option {name} must be a number") from None
     if not number >= least:
         raise InvalidInput(f"storage option {name} must be at least {least}, not {value!r}")
     return number
@@ -87,7 +87,7 @@ def take_flag(options: Untaken, name: str, *, default: bool) -> bool:
     if isinstance(value, str) and value.lower() in {"true", "false"}:
         return value.lower() == "true"
     if not isinstance(value, bool):
-        raise InvalidInput(f"storage option {name} must be true or false, not {value!r}")
+        raise InvalidInput(f"storage option {name} must be true or false")
     return value
 
 

@@ -177,7 +177,7 @@ def _take_path_style(options: Untaken, config: Untaken) -> bool | None:
 def _take_word(options: Untaken, name: str, words: tuple[str, ...]) -> str | None:
     value = _text(options.pop(name, None))
     if value is not None and value not in words:
-        raise InvalidInput(f"storage option {name} must be one of {', '.join(words)}, not {value!r}")
+        raise InvalidInput(f"storage option {name} must be one of {', '.join(words)}")
     return value
 
 
