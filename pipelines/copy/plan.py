@@ -75,7 +75,7 @@ _TASKS: Final = 256
 """Tasks of a listing."""
 _MEANT: Final = pa.schema({"path": TEXT, "size": LONG, "role": TEXT, "named": TEXT})
 _SIZE: Final = "max(CASE WHEN size >= 0 THEN size END)"
-"""The size that a file of a table should have: :data:`FILLED` is none."""
+"""The size that a file of a table should have; what is below zero is none."""
 _DIFFERS: Final = "(there IS NULL OR there <> size)"
 _LOST: Final = f"(kind = {DEFINITION!r} AND size IS NULL AND there IS NOT NULL)"
 """A definition that is missing here: that of the copy is to be proved."""

@@ -95,8 +95,6 @@ lies outside the places of the table that names it, one that is missing or canno
 process has no storage for, or one elsewhere whose storage gave no answer, or refused our credentials."""
 _WORDS: Final = {LIVE: "file"}
 """What a person is told of a role, where that is no word."""
-FILLED: Final = -1
-"""In the place of the size of a manifest list, which nothing tells: its snapshot has files."""
 _NUMBERED: Final = {
     ALIAS: "aliases",
     ASTRAY: "astray",
@@ -154,8 +152,8 @@ class Lost(NamedTuple):
 
 
 Parse = Callable[[bytes, str], Any]
-Inner = Callable[[bytes, str], Iterable[tuple[str, str, int | None]]]
-"""Yields role, URI and size of what is in a file."""
+Inner = Callable[[bytes, str, int], Iterable[tuple[str, str, int | None]]]
+"""Yields role, URI and size of what is in a file, of which a snapshot has so many data files."""
 
 
 class TableWalk:
@@ -503,7 +501,8 @@ def _metadata(rows: Iterator[Row], storage: Storage, *, strict: bool) -> Found:
         yield from _name_held_directories(path, label, refs, root)
         former = "" if "://" in path else former_root(root, path, refs.location)  # only what lies here came along
         places = TablePlaces.of(storage, uri_of(root, path))
-        lists = [(LIST, each, FILLED if filled else None) for each, filled in sorted(refs.manifest_lists.items())]
+        # Nothing tells the size of a list. In its place stands how many data files its snapshot has, below zero.
+        lists = [(LIST, each, -files or None) for each, files in sorted(refs.manifest_lists.items())]
         yield from names.rows(path, lists, former, places)
         for role, uris in ((LIVE, refs.statistics), (MANIFEST, refs.manifests)):
             yield from names.rows(path, [(role, each, None) for each in sorted(uris)], former, places)
@@ -542,15 +541,14 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, st
     located = Located(storage)
     names = _Names(root)
 
-    def parse_all(data: bytes, uri: str) -> list[tuple[str, str, int | None]]:
-        return list(parse(data, uri))  # here, so that its errors are those of the reading
-
     def read(row: Row) -> Any:
         own = located.within(TablePlaces.parse_label(storage, row["label"]))
-        found = _parse_file(row["path"], own, parse_all, strict=strict, least=row["size"] or 0)
-        if row["size"] == FILLED and found == []:
-            return Lost(UNREADABLE, "was cut short: it names nothing, and its snapshot has files")
-        return found
+        size = row["size"] or 0
+
+        def parse_all(data: bytes, uri: str) -> list[tuple[str, str, int | None]]:
+            return list(parse(data, uri, -size))  # here, so that its errors are those of the reading
+
+        return _parse_file(row["path"], own, parse_all, strict=strict, least=size)
 
     for row, inner in _contents(rows, read, storage):
         path = row["path"]
@@ -562,13 +560,15 @@ def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner, st
         yield from names.rows(path, inner, row["about"], TablePlaces.parse_label(storage, row["label"]))
 
 
-def _in_list(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]:
-    from trinitylake_core.iceberg.reading.references import listed_in
+def _in_list(data: bytes, uri: str, files: int) -> Iterator[tuple[str, str, int | None]]:
+    from trinitylake_core.iceberg.reading.references import listed_in, refuse_cut
 
-    return ((MANIFEST, each.uri, each.size) for each in listed_in(data, uri))
+    listed = list(listed_in(data, uri))
+    refuse_cut(listed, files, uri)
+    return ((MANIFEST, each.uri, each.size) for each in listed)
 
 
-def _in_manifest(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]:
+def _in_manifest(data: bytes, uri: str, _: int) -> Iterator[tuple[str, str, int | None]]:
     from trinitylake_core.iceberg.reading.references import files_in
 
     return ((LIVE, each.uri, each.size) for each in files_in(data, uri))

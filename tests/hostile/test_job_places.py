@@ -245,7 +245,7 @@ def _name_old_metadata(mine: Table, secret: Path) -> None:
 
 
 def _name_deletes(mine: Table, secret: Path) -> None:
-    """Make the first manifest of the newest snapshot name a delete file."""
+    """Make the first manifest of the newest snapshot name a delete file, and the snapshot count one data file less."""
 
     def change(row: Any) -> None:
         row["data_file"]["file_path"], row["data_file"]["content"] = secret.as_uri(), 1
@@ -260,6 +260,10 @@ def _name_deletes(mine: Table, secret: Path) -> None:
             row["manifest_length"], row["content"] = manifest.stat().st_size, 1
 
     rewrite_avro(local(snapshot.manifest_list), resize)
+    file = local(mine.metadata_location)
+    document = json.loads(file.read_text())
+    document["snapshots"][-1]["summary"]["total-data-files"] = "1"
+    file.write_text(json.dumps(document))
 
 
 def _name_old_list(mine: Table, secret: Path) -> None:

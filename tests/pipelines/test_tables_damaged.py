@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import fastavro
 import pytest
 
 from pipelines import backup, compaction, export, tables_clean, tables_expire, tables_health, verify
@@ -84,6 +85,16 @@ def cut_behind_the_header(path: Path) -> None:
     path.write_bytes(data[: data.index(sync) + len(sync)])
 
 
+def cut_where_a_block_ends(path: Path) -> None:
+    """Leave one of two manifests to the list of the second snapshot: a sound Avro file."""
+    _, second, _ = sorted(path.parent.glob(LIST), key=lambda each: each.stat().st_mtime_ns)
+    with second.open("rb") as file:
+        listed = fastavro.reader(file)
+        first, _ = listed
+    with second.open("wb") as file:
+        fastavro.writer(file, listed.writer_schema, [first], metadata=listed.metadata)
+
+
 def garble(path: Path) -> None:
     """Write what begins like an Avro file."""
     path.write_bytes(b"Obj\x01" + SECRET.encode() + b"\xff" * 400)
@@ -117,6 +128,7 @@ DAMAGES: Final[dict[str, tuple[str, Damage, str]]] = {
     "a list that is cut": (LIST, cut_in_half, "its manifest list {uri} cannot be read"),
     "a list that is no Avro file": (LIST, garble, "its manifest list {uri} cannot be read"),
     "a list that was cut behind its header": (LIST, cut_behind_the_header, "its manifest list {uri} "),
+    "a list that was cut where a block ends": (LIST, cut_where_a_block_ends, "its manifest list "),
     "a pipe as a list": (LIST, make_pipe, "its manifest list {uri} "),
     "a directory as a list": (LIST, make_directory, "its manifest list {uri} "),
     "a link as a list": (LIST, lead_out, "its manifest list {uri} "),

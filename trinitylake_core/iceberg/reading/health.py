@@ -162,12 +162,11 @@ def _number(uri: str) -> int:
     return int(first)
 
 
-def _manifests_of_lists(located: Located, lists: Mapping[str, bool]) -> dict[str, _Manifests]:
-    """Return the manifests in manifest lists, of which each says whether its snapshot has files. One ``get`` each."""
+def _manifests_of_lists(located: Located, lists: Mapping[str, int]) -> dict[str, _Manifests]:
+    """Return the manifests in manifest lists, each with how many data files its snapshot has. One ``get`` each."""
     read: dict[str, _Manifests] = {}
     for each, manifests in read_manifests(located, _manifests_without_figures(lists), refer.listed_in):
-        if lists[each.uri] and not manifests:
-            raise refer.UnreadableTable("it names nothing, and its snapshot has files: it was cut", path=each.uri)
+        refer.refuse_cut(manifests, lists[each.uri], each.uri)
         read[each.uri] = {inner.uri: inner for inner in manifests}
     return read
 
@@ -181,7 +180,7 @@ def manifests_of_snapshot(
     """
     if "manifest-list" in snapshot:
         uri = full_uri(snapshot["manifest-list"])
-        return (lists or _manifests_of_lists(located, {uri: refer.has_files(snapshot)}))[uri]
+        return (lists or _manifests_of_lists(located, {uri: refer.count_files(snapshot)}))[uri]
     return _manifests_without_figures(snapshot.get("manifests", ()))
 
 

@@ -7,7 +7,8 @@ leaves alone what an unreadable table may need.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -31,7 +32,6 @@ __all__ = [
     "described_files_in",
     "files_in",
     "forbids_deletes",
-    "has_files",
     "listed_in",
     "manifests_in",
     "references",
@@ -50,8 +50,9 @@ _ADDED_OR_EXISTING: Final = (0, 1)
 _DELETED: Final = 2
 _CONTENTS: Final = (0, 1, 2)
 """Of a data file: data, position deletes and deletion vectors, equality deletes."""
-_LIST: Final = (Column(500), Column(501), Column(502, optional=True), Column(517, optional=True))
-"""``manifest_path``, ``manifest_length``, ``partition_spec_id``, and ``content``, which version 1 lacks.
+_LIST: Final = (Column(500), Column(501), *(Column(number, optional=True) for number in (502, 517, 504, 505)))
+"""``manifest_path``, ``manifest_length``, ``partition_spec_id``, and what version 1 may lack: ``content``, and how many
+files were added and exist.
 
 By the IDs that the Iceberg specification gives to columns.
 """
@@ -66,6 +67,7 @@ _MORE: Final = (
 _DESCRIBED: Final = (Column(0), Column(2, (*_MANIFEST[1].inside, *_MORE)), Column(1, optional=True))
 """The same of a manifest, ``record_count``, ``partition``, ``referenced_data_file`` and ``content_offset``, and the
 ``snapshot_id`` of the entry."""
+_COUNT: Final = re.compile("[0-9]{1,18}", re.ASCII)
 _WRITTEN_ANEW: Final = frozenset({
     "current-snapshot-id", "last-sequence-number", "last-updated-ms", "metadata-log", "next-row-id",
     "partition-statistics", "refs", "snapshot-log", "snapshots", "statistics",
@@ -81,7 +83,7 @@ class References:
         uuid: the table's identity; empty where version 1 has none.
         location: the directory of the table.
         directories: where its files are written: ``location``, and other places that its properties name.
-        manifest_lists: one of each snapshot, and whether that has files, as its summary says.
+        manifest_lists: one of each snapshot, and how many data files that has, as its summary says.
         manifests: those that a snapshot of format version 1 names itself.
         statistics: files of statistics and of partition statistics.
         forbidden: whether its owner forbids others to delete its files (``gc.enabled``).
@@ -90,7 +92,7 @@ class References:
     uuid: str
     location: str
     directories: frozenset[str]
-    manifest_lists: Mapping[str, bool]
+    manifest_lists: Mapping[str, int]
     manifests: frozenset[str]
     statistics: frozenset[str]
     forbidden: bool
@@ -146,9 +148,9 @@ def forbids_deletes(properties: JsonObject) -> bool:
     return str(properties.get(GC_ENABLED, "true")).lower() != "true"
 
 
-def _of_snapshots(found: JsonObject) -> tuple[dict[str, bool], set[str]]:
+def _of_snapshots(found: JsonObject) -> tuple[dict[str, int], set[str]]:
     """Return the manifest lists, and the manifests, that snapshots name."""
-    lists: dict[str, bool] = {}
+    lists: dict[str, int] = {}
     manifests: set[str] = set()
     numbers: set[int | None] = set()
     for where, each in _objects(found, "snapshots"):
@@ -157,7 +159,7 @@ def _of_snapshots(found: JsonObject) -> tuple[dict[str, bool], set[str]]:
             raise Malformed(f"its {where}.snapshot-id is no number")
         numbers.add(number)
         if "manifest-list" in each:
-            lists[_uri_at(each["manifest-list"], f"{where}.manifest-list", file_uri)] = has_files(each)
+            lists[_uri_at(each["manifest-list"], f"{where}.manifest-list", file_uri)] = count_files(each)
             continue
         named = each.get("manifests")
         if not isinstance(named, list):
@@ -169,10 +171,10 @@ def _of_snapshots(found: JsonObject) -> tuple[dict[str, bool], set[str]]:
     return lists, manifests
 
 
-def has_files(snapshot: Mapping[str, Any]) -> bool:
-    """Whether a snapshot has data files, as its summary says. Raises ``Malformed``."""
-    total = _object(snapshot.get("summary"), "summary").get("total-data-files", 0)
-    return str(total) != "0"
+def count_files(snapshot: Mapping[str, Any]) -> int:
+    """Return how many data files a snapshot has at least, as its summary says. Raises ``Malformed``."""
+    total = str(_object(snapshot.get("summary"), "summary").get("total-data-files", 0))
+    return int(total) if _COUNT.fullmatch(total) else 1
 
 
 def _refuse_unknown(number: Any, member: str, known: set[int | None]) -> None:
@@ -296,24 +298,42 @@ class ListedManifest(NamedTuple):
         uri: its URI, and its ``size`` in bytes.
         spec_id: the partition spec of its files.
         content: 1 if they are delete files.
+        files: how many there are; ``None`` where nothing tells.
     """
 
     uri: str
     size: int = 0
     spec_id: int = 0
     content: int = 0
+    files: int | None = None
+
+
+def refuse_cut(listed: Iterable[ListedManifest], files: int, location: str) -> None:
+    """Refuse a manifest list that names fewer data files than its snapshot has: it was cut where a block ends.
+
+    Raises ``UnreadableTable``.
+    """
+    named = 0
+    for each in listed:
+        if each.files is None:
+            return
+        if not each.content:
+            named += each.files
+    if named < files:
+        raise UnreadableTable(f"it names {named} data files, and its snapshot has {files}: it was cut", path=location)
 
 
 def listed_in(data: bytes, location: str) -> Iterator[ListedManifest]:
     """Yield the manifests in a manifest list. Raises ``UnreadableTable``."""
-    for number, (path, size, spec_id, content) in enumerate(avro_rows(data, location, _LIST), 1):
+    for number, (path, size, spec_id, content, added, existing) in enumerate(avro_rows(data, location, _LIST), 1):
         try:
             uri = file_uri(path)
         except Malformed as error:
             raise UnreadableTable(f"the manifest_path in row {number} {error}", path=location) from None
         if size is None or size < 0:
             raise UnreadableTable(f"the manifest_length in row {number} is no size", path=location)
-        yield ListedManifest(uri, size, spec_id or 0, content or 0)
+        files = (added or 0) + (existing or 0) or None  # DuckDB says of older ones in version 1 that they have none
+        yield ListedManifest(uri, size, spec_id or 0, content or 0, files)
 
 
 def manifests_in(data: bytes, location: str) -> Iterator[str]:
