@@ -291,6 +291,22 @@ def test_large_files_become_several_and_stay_where_no_engine_can_split_them(cata
     assert () == tables_compact.run(catalog.lakehouse).planned
 
 
+def test_new_files_that_do_not_pack_as_the_old_ones_did_are_bounded(catalog: TrinityLakeCatalog) -> None:
+    """They are in memory."""
+    table = with_table(catalog, "sales.orders")
+    names = [f"{'x' * 500}{each}" for each in range(3_000)]
+    for number in range(8):
+        table.append(pa.table({"id": [number] * 3_000, "name": names}, rows(0).schema))
+    size = sum(each.file.file_size_in_bytes for each in table.scan().plan_files())
+    with table.transaction() as change:
+        change.set_properties({"write.parquet.compression-codec": "uncompressed"})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("pipelines.tables.compact.local.GROUP_BYTES", size)
+        report = tables_compact.run(catalog.lakehouse)
+    assert "would become more than" in report.failures["sales.orders"]
+    assert 0 == report.files_made
+
+
 def test_of_large_partitions_one_is_merged_at_a_time(
     catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

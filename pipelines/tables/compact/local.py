@@ -242,7 +242,7 @@ class LocalRewriter(TableEngine):
         target: int,
     ) -> list[tuple[DataFile, bytes]]:
         """Write the new files of a group, in memory, and prove them."""
-        from trinitylake_core.iceberg.rewriting.data_files import RowWriter, open_parquet
+        from trinitylake_core.iceberg.rewriting.data_files import NeedsSpark, RowWriter, open_parquet
         from trinitylake_core.iceberg.rewriting.file_figures import claims_of, column_figures
 
         writer = RowWriter(metadata)
@@ -250,6 +250,7 @@ class LocalRewriter(TableEngine):
         proves_rows = self.settings.prove == model.HASH
         before = RowsHash()
         made: list[tuple[DataFile, bytes]] = []
+        room = 2 * GROUP_BYTES
 
         def hash_old(files: Sequence[_Content]) -> None:
             if proves_rows and files:
@@ -260,6 +261,9 @@ class LocalRewriter(TableEngine):
             found = writer.write(part, old[0], parts.note_written)
             if found is not None:
                 made.append(found)
+                room -= len(found[1])
+            if room < 0:  # what packed well before is written without a codec
+                raise NeedsSpark(f"a partition would become more than {2 * GROUP_BYTES >> 20} MiB")
         if self.settings.prove != model.UNPROVED:
             new = [file for file, _ in made]
             refuse_other_counts(column_figures(metadata, old), column_figures(metadata, new))
