@@ -21,6 +21,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pipelines.copy.copying import refuse_near
 from pipelines.copy.damaged_files import why_damaged
 from pipelines.copy.destination import Destination, inspect, make_root_without_snapshots
 from pipelines.copy.plan import DEFINITION, NODE, OF_TABLES, CopyPlan, FilesToCopy, LostFile, looked_up
@@ -53,7 +54,7 @@ from trinitylake_core.errors import (
 )
 from trinitylake_core.locations import parse, root_path, validate_path
 from trinitylake_core.short_repr import first_of
-from trinitylake_core.storage import Storage, real_root, same_place, storage_at
+from trinitylake_core.storage import Storage, storage_at
 from trinitylake_core.versions import LOST_MARK, Versions
 
 
@@ -319,19 +320,7 @@ def run(
     if not named:
         source.backend.versions.refuse_hole(source.version)
     target = storage_at(target_root, storage_options)
-    if same_place(target.root, source.root):
-        raise InvalidInput("the target must be another root URI than that of the lakehouse, and another directory")
-    there = real_root(target.root)
-    here = real_root(source.root)
-    if there.startswith(here) or here.startswith(there):
-        if there.startswith(here):
-            where = "below"
-        else:
-            where = "above"
-        raise InvalidInput(
-            f"the target {target.root} lies {where} the lakehouse {source.root}, where a cleaning or a copy of the one "
-            "meets the files of the other; export beside it"
-        )
+    refuse_near(target.root, source.root)
     require_writable(source.backend, source.root_node)
     call = (source, config, spark, review, cancel or NEVER_CANCELLED, progress or silent)
     return _Export(*call, target=target).run()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise, starmap
 from typing import Any, Final
 
-from pipelines.copy.copying import Copied, copy_all
+from pipelines.copy.copying import Copied, copy_all, refuse_near
 from pipelines.engine.choice import choose_engine
 from pipelines.job import NEVER_CANCELLED, Cancel, JobRun, Progress, Review, Session, refuse_unknown, silent
 from pipelines.reports.summary import DRY_RUN, count, human_bytes
@@ -124,8 +124,7 @@ def run(
     config = config or Config()
     source.refresh()
     target = storage_at(target_root, storage_options)
-    if target.root == source.root:
-        raise InvalidInput("the target must be another root URI; the source is never changed")
+    refuse_near(target.root, source.root)
     call = (
         source,
         config,

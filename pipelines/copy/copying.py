@@ -11,8 +11,8 @@ import pyarrow as pa
 from pipelines.engine.counting import map_counted
 from pipelines.engine.model import LONG, TEXT, Engine, Row
 from pipelines.job import Progress
-from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, StorageError
-from trinitylake_core.storage import Storage
+from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidInput, StorageError
+from trinitylake_core.storage import Storage, real_root, same_place
 
 CHUNK: Final = 20_000
 """Paths that are copied before progress is reported: what this process holds at once."""
@@ -28,6 +28,17 @@ NEW: Final = pa.schema({"copied": LONG, "bytes": LONG, "requests": LONG, "left":
 first and the last version that need it."""
 Check = Callable[[str, bytes], bool]
 """Whether bytes prove that they are the file of a name; raises ``Corrupt`` if they are not what such a file holds."""
+
+
+def refuse_near(target: str, root: str) -> None:
+    """Raise ``InvalidInput`` for a target at, below or above the lakehouse that is copied to it."""
+    there = real_root(target)
+    here = real_root(root)
+    if same_place(target, root) or there.startswith(here) or here.startswith(there):
+        raise InvalidInput(
+            f"the target {target} lies at, below or above the lakehouse {root}, where a cleaning or a copy of the "
+            "one meets the files of the other; take a place beside it"
+        )
 
 
 class Copied(NamedTuple):

@@ -280,7 +280,7 @@ def test_a_wrong_target_is_refused_and_nothing_changes(
 
 
 def test_wrong_input_is_refused(lake: Lakehouse, target: str, java_lakehouse: str) -> None:
-    with pytest.raises(InvalidInput, match="another root URI"):
+    with pytest.raises(InvalidInput, match="at, below or above"):
         run(lake, lake.root)
     with pytest.raises(InvalidInput, match="do not give a version"):
         export.Config(history=True, version=3)
@@ -411,7 +411,7 @@ def test_an_export_above_or_below_its_own_lakehouse_is_refused(tmp_path: Path, p
     lake = Lakehouse.create((tmp_path / "some" / "lake").as_uri())
     target = (tmp_path / "some" / "lake" / place).resolve()
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(InvalidInput, match=r"lies (above|below) the lakehouse"):
+    with pytest.raises(InvalidInput, match="lies at, below or above the lakehouse"):
         run(lake, target.as_uri())
     assert before == sorted(tmp_path.rglob("*"))
 
@@ -424,7 +424,7 @@ def test_an_export_to_its_own_lakehouse_by_another_name_is_refused(tmp_path: Pat
         txn.create_namespace("a")
     (tmp_path / "alias").symlink_to(tmp_path / "lake")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(InvalidInput, match=r"another directory|lies below the lakehouse"):
+    with pytest.raises(InvalidInput, match="lies at, below or above the lakehouse"):
         run(lake.refresh(), (tmp_path / "alias").as_uri() + place)
     assert before == sorted(tmp_path.rglob("*"))
 
