@@ -326,6 +326,35 @@ def test_of_large_partitions_one_is_merged_at_a_time(
     assert [True, True] == turns
 
 
+class _StopsLater:
+    """Stops a run when it has asked for some time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def check(self) -> None:
+        """Raise when this was asked five times."""
+        self.asked += 1
+        if self.asked > 5:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.timeout(30)
+def test_a_large_partition_that_waits_for_its_turn_can_be_stopped(
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Waits(LocalRewriter):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self._large_turn.acquire()
+
+    with_table(catalog, "sales.one", 1).append(rows(2))
+    monkeypatch.setattr("pipelines.tables.compact.engines.LocalRewriter", Waits)
+    monkeypatch.setattr("pipelines.tables.compact.local._LARGE_GROUP", 0)
+    with pytest.raises(KeyboardInterrupt):
+        tables_compact.run(catalog.lakehouse, Config(rules=GroupRules(min_files=2)), cancel=_StopsLater())
+
+
 def test_columns_that_spark_has_no_type_for_are_named_where_only_spark_could_merge(catalog: TrinityLakeCatalog) -> None:
     """No session is started for them, which would fail."""
     catalog.create_namespace("sales")

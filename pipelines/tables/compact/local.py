@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -45,6 +45,8 @@ GROUP_BYTES: Final = 512 << 20
 """Larger groups are Spark's: the new files of a group are in memory until they are proved."""
 _LARGE_GROUP: Final = GROUP_BYTES // 2
 """Of groups that are larger only one is rewritten at a time."""
+_ASK_SECONDS: Final = 0.2
+"""A table that waits for its turn asks so often whether the run goes on."""
 TOGETHER: Final = 100
 """Tables of one version at the most: a conflict over one of them repeats the commit of the others."""
 _WAIT_SECONDS: Final = 30.0
@@ -223,7 +225,7 @@ class LocalRewriter(TableEngine):
             self.cancel.check()
             old = [done.files[path] for path in group.paths]
             try:
-                with self._large_turn if group.decision.bytes > _LARGE_GROUP else nullcontext():
+                with self._take_turn(group):
                     new = self._rewrite_group(metadata, reader, group, old, table.target)
                     located.write((file.uri, data) for file, data in new)
             except NeedsSpark as error:
@@ -232,6 +234,20 @@ class LocalRewriter(TableEngine):
             else:
                 done.added += [file for file, _ in new]
                 done.groups.append(group)
+
+    @contextmanager
+    def _take_turn(self, group: PlannedGroup) -> Iterator[None]:
+        """Have no other large group in memory inside of the block, if this one is large. Raises as what stops a run."""
+        if group.decision.bytes <= _LARGE_GROUP:
+            yield
+            return
+        while not self._large_turn.acquire(timeout=_ASK_SECONDS):
+            self.cancel.check()
+            self._refuse_late()
+        try:
+            yield
+        finally:
+            self._large_turn.release()
 
     def _rewrite_group(
         self,
