@@ -520,7 +520,8 @@ class Contents:
     def _check_gained(self, row: Row, _: Counter[str]) -> Iterator[Violation]:
         """Yield the counts of a version that are wrong (I9), by how many objects a change brought."""
         pair = self._pair(row)
-        if pair is None:
+        if pair is None:  # the version before has expired meanwhile; its ranges have counted the definitions
+            yield from self._scan_version(row, Counter())
             return
         old, new, codec = pair
         if old.counts is not None:
