@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -61,6 +62,12 @@ def _allowed_for(root: str, option: object, own: str) -> Iterator[tuple[str, boo
             yield as_directory(prefix), True
 
 
+@lru_cache(maxsize=1024)
+def _parse_label(label: str) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    prefixes, shared, own = json.loads(label)
+    return tuple(prefixes), tuple(shared), own
+
+
 @dataclass(frozen=True, slots=True)
 class TablePlaces:
     """Where files of one table may lie: its own directory, and the prefixes that the operator allowed for it.
@@ -102,8 +109,7 @@ class TablePlaces:
     @classmethod
     def parse_label(cls, storage: Storage, label: str) -> TablePlaces:
         """Return the places that :meth:`label` wrote."""
-        prefixes, shared, own = json.loads(label)
-        return cls(storage.root, tuple(prefixes), tuple(shared), own, storage)
+        return cls(storage.root, *_parse_label(label), storage)
 
     def label(self) -> str:
         """Return the places as text."""

@@ -67,6 +67,8 @@ def full_uri(location: str) -> str:
 
     A disk has no empty names, and ``localhost`` is this machine.
     """
+    if location.startswith("file:///") and "//" not in location[7:]:  # most are, and this is asked for each file
+        return location
     match = _SCHEME.match(location)
     if match is None:
         return _file_uri(location) if location.startswith("/") else location

@@ -648,7 +648,6 @@ class _Names:
         places: TablePlaces | None = None,
     ) -> Found:
         """Yield files, given as role, URI and size, that ``parent`` names; those outside of ``places`` as such."""
-        label = "" if places is None else places.label()
         prefixes = () if places is None else places.prefixes
         own = set()
         for prefix in prefixes:
@@ -662,7 +661,7 @@ class _Names:
             elif role == LIVE:
                 yield role, path, parent, "", former, size
             else:
-                yield role, path, parent, label, former, size
+                yield role, path, parent, "" if places is None else places.label(), former, size
             for each in self.aliases(role, path, parent, size):
                 _, key, _, _, _, _ = each
                 directory, _, _ = key.partition("/")

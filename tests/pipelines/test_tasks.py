@@ -82,8 +82,11 @@ def test_no_archive_is_read_again_before_the_next_task(tmp_path: Path, monkeypat
         archive.writestr("shipped_once/__init__.py", "")
         archive.writestr("shipped_once/later.py", "NUMBER = 7")
     monkeypatch.syspath_prepend(str(tmp_path / "shipped.zip"))
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
     with tasks._idle_afterwards():
         import_module("shipped_once")
+    tasks._nowhere().close()
+    tasks._nowhere.cache_clear()
     assert not [each for each in sys.path_importer_cache.values() if isinstance(each, zipimporter)]
     assert 7 == import_module("shipped_once.later").NUMBER
 
