@@ -194,7 +194,7 @@ def step(
             result = work(launch)
             metadata = dict(result.metadata or {})
             metadata |= launch.engine_metadata()
-            metadata[idle.CONTENT] = str(content)
+            metadata[idle.CONTENT] = content
             return result._replace(metadata=metadata)
 
         timeout = settings.compaction.timeout if name == COMPACTION else settings.timeout
@@ -310,7 +310,7 @@ def observation(asset: dg.AssetKey, lake: Lakehouse, more: reports.Metadata | No
     """
     return dg.ObserveResult(
         asset_key=asset,
-        data_version=dg.DataVersion(str(idle.find_content_version(lake))),
+        data_version=dg.DataVersion(idle.find_content_version(lake).split()[0]),
         metadata=reports.of_stats(lake.stats()) | reports.of_definition(lake.definition) | (more or {}),
     )
 

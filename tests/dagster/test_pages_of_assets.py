@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from dagster_project.config.settings import Backup, LakehouseSettings, Orphans, 
 from dagster_project.factory import define_lakehouses
 from dagster_project.supervised import IDLE, choose_by_settings
 from tests.dagster.test_assets import run
+from tests.support.lakes import new_lake
 from trinitylake_core import Lakehouse
 
 
@@ -87,6 +89,15 @@ def test_maintenance_of_a_lakehouse_that_has_not_changed_starts_no_spark(
     assert not idle.has_seen(instance, assets.key(settings, assets.BACKUP), None, changed)
     assert ("spark", "auto") == tuple(choose_by_settings(settings, is_idle=each) for each in (False, True))
     assert "local" == choose_by_settings(local, is_idle=True)
+
+
+def test_another_lakehouse_in_the_same_place_has_other_content(tmp_path: Path) -> None:
+    """Its versions have the same numbers."""
+    seen = set()
+    for _ in range(2):
+        shutil.rmtree(tmp_path / "lake", ignore_errors=True)
+        seen.add(idle.find_content_version(new_lake(tmp_path / "lake")))
+    assert 2 == len(seen)
 
 
 @pytest.mark.slow
