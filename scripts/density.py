@@ -34,9 +34,9 @@ MAX_NODES_A_LINE: Final = 8.92
 """Of the whole product."""
 MAX_DENSE_FUNCTIONS: Final = 0
 MAX_PARTICIPLES: Final = 1
-MAX_NODES: Final = 467_029
+MAX_NODES: Final = 467_006
 """Of the whole product. 0.1.0 had 429,000."""
-MAX_TEST_LINES: Final = 78_708
+MAX_TEST_LINES: Final = 78_710
 MAX_WORDS: Final = 54_845
 """Of README.md and of all pages in docs/."""
 

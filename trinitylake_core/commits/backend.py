@@ -110,10 +110,6 @@ class LakehouseBackend:
         """
         self.storage.prove_compare_and_set()
 
-    def fork(self) -> LakehouseBackend:
-        """Return the same files with a node store of its own, for one writer."""
-        return LakehouseBackend(self.storage, self.versions, self.newest_seen)
-
 
 def _identity(definition: LakehouseDef) -> tuple[str, int, int]:
     """Return the values that no version of a lakehouse changes: its ID, and the shape of its nodes."""
